@@ -1,0 +1,63 @@
+"""Settings of the engine: read once, checked once, frozen.
+
+Only what belongs to the whole engine is here; what a client chooses travels with its session (`SessionSettings`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.errors import ConfigError
+
+
+class EncoderMode(StrEnum):
+    """How the windows of a tick go through the encoder."""
+
+    BATCHED = "batched"  # one call for all of them
+    SEQUENTIAL = "sequential"  # one call each, for comparison: the same words, more time
+
+
+class Device(StrEnum):
+    """Where the model runs."""
+
+    AUTO = "auto"  # CUDA if there is one
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    Attributes:
+        model: short name, Hugging Face id, or folder of a checkpoint.
+        device: where the model runs.
+        encoder: batched or sequential.
+        n_slots: rows of the KV cache: the most windows that are decoded at once.
+        gather_ms: how long a tick waits for near-simultaneous audio once something waits.
+        n_threads: torch threads; 0 leaves torch's own choice.
+        pause_ms: silence that ends an utterance.
+        partial_interval_ms: least new audio between two partials of one utterance.
+    """
+
+    model: str = "tiny.en"
+    device: Device = Device.AUTO
+    encoder: EncoderMode = EncoderMode.BATCHED
+    n_slots: int = 16
+    gather_ms: float = 0.0
+    n_threads: int = 0
+    pause_ms: int = 500
+    partial_interval_ms: int = 500
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("n_slots", 1, 1024),
+            ("gather_ms", 0, 1000),
+            ("n_threads", 0, 256),
+            ("pause_ms", 100, 5000),
+            ("partial_interval_ms", 100, 5000),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} is {value}, it must lie between {low} and {high}.")

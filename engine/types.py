@@ -1,0 +1,233 @@
+"""Values that travel through the engine and out of it.
+
+All are frozen. Time is an integer index of 16 kHz samples since the start of the session; seconds exist only on
+the wire. This file knows no torch, no threads and no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLE_RATE = 16_000  # samples per second of everything inside the engine
+MAX_WINDOW_SAMPLES = 30 * SAMPLE_RATE  # Whisper's receptive field
+
+Samples = NDArray[np.float32]  # (n,) mono, 16 kHz, -1..1
+
+
+class CloseReason(StrEnum):
+    """Why a session ended."""
+
+    FINISHED = "finished"  # the client said finish and everything was answered
+    ABANDONED = "abandoned"  # the client went away
+    FAILED = "failed"  # a fault in this session
+    SHUTDOWN = "shutdown"  # the engine stops
+
+
+class EndReason(StrEnum):
+    """Why an utterance ended."""
+
+    PAUSE = "pause"  # the speaker paused
+    MAX_LENGTH = "max_length"  # the window would have grown past 30 s; the next utterance continues it
+    FINISHED = "finished"  # the client said finish
+
+
+class FinishReason(StrEnum):
+    """Why the decoding of a window stopped."""
+
+    END_OF_TEXT = "end_of_text"
+    TOKEN_LIMIT = "token_limit"  # noqa: S105 - not a password
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a client may choose for its own session.
+
+    Attributes:
+        language: language code such as "en"; None detects it once per utterance.
+        interim: send partials while speech goes on.
+    """
+
+    language: str | None = None
+    interim: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The audio interval [start, end) shown to the encoder, in samples of the session clock."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.start < self.end, f"empty window {self.start}..{self.end}"
+        assert self.end - self.start <= MAX_WINDOW_SAMPLES, f"window of {self.end - self.start} samples"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One window to transcribe.
+
+    Attributes:
+        session_id, utterance_id: whose it is; at most one request per utterance is in flight.
+        window: where the audio lies on the session clock.
+        audio: (window.end - window.start,) float32.
+        prefix: text tokens already committed for this utterance; they are forced, never decoded again.
+        language: language code, or None to detect.
+        is_final: the utterance is over; its text will not change after this.
+        ready_at: when the request became possible, in the engine's `now`; for queue wait and fairness.
+    """
+
+    session_id: str
+    utterance_id: int
+    window: Window
+    audio: Samples
+    prefix: tuple[int, ...]
+    language: str | None
+    is_final: bool
+    ready_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word with its time on the session clock and its mean token probability."""
+
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """The result of decoding one window.
+
+    Attributes:
+        tokens: text tokens, the forced prefix included.
+        avg_logprob: mean log-probability of the decoded tokens (the end token counts, the prefix does not).
+        no_speech_prob: probability that the model gave to "no speech" before any text.
+        language: language of the window, given or detected.
+        words: with times; only where the request asked for them (finals, and windows about to be cut).
+        finish_reason: why decoding stopped.
+    """
+
+    tokens: tuple[int, ...]
+    avg_logprob: float
+    no_speech_prob: float
+    language: str
+    finish_reason: FinishReason
+    words: tuple[Word, ...] = ()
+
+
+# ----------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The speech detector opened an utterance; `start` includes the pre-roll."""
+
+    utterance_id: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What an open utterance says so far: `committed` only ever grows, `tentative` may still change.
+
+    `text` is `committed + tentative`; both keep their own leading spaces. `heard` is the newest sample the text rests on.
+    """
+
+    utterance_id: int
+    revision: int
+    committed: str
+    tentative: str
+    start: int
+    end: int
+    heard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of final text, about a sentence long."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The text of a finished utterance; never revised. May be empty where the model heard no words.
+
+    `heard` is the sample at which the utterance was known to be over.
+    """
+
+    utterance_id: int
+    text: str
+    start: int
+    end: int
+    heard: int
+    reason: EndReason
+    language: str
+    segments: tuple[Segment, ...] = ()
+    words: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Flow control: every sample before `settled` is answered or known to be silence. Not sent to clients."""
+
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """Always the last event of a session, exactly once."""
+
+    reason: CloseReason
+    message: str = ""
+
+
+Event = SpeechStarted | Partial | Final | Progress | SessionClosed
+
+
+# ----------------------------------------------------------------------------------------------- statistics
+
+
+@dataclass(frozen=True, slots=True)
+class TickStats:
+    """What one tick did and how long it took.
+
+    Attributes:
+        tick: counts up from 1.
+        at: wall-clock time at the end of the tick, seconds since the epoch.
+        duration_ms: the whole tick.
+        sessions: open sessions; `speaking` of them have an open utterance.
+        waiting: requests left waiting after admission.
+        encoder_batch: windows that went through the encoder (0: the encoder did not run).
+        encoder_runs: calls of the encoder; 1 with the batched encoder unless the batch was split.
+        encoder_positions: 20-ms positions encoded, summed over the windows.
+        encoder_ms: time in the encoder, features included.
+        queue_wait_ms: one per window admitted, from ready to admitted.
+        decode_rows: rows in the decode batch.
+        decode_ms: time in prefill and decode steps.
+        decode_tokens: text tokens gained.
+    """
+
+    tick: int
+    at: float
+    duration_ms: float
+    sessions: int
+    speaking: int
+    waiting: int
+    encoder_batch: int
+    encoder_runs: int
+    encoder_positions: int
+    encoder_ms: float
+    decode_rows: int
+    decode_ms: float
+    decode_tokens: int
+    queue_wait_ms: tuple[float, ...] = field(default=())
