@@ -13,6 +13,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 VENV := .venv
+TORCH := torch>=2.6,<2.14
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -38,7 +39,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing tickscribe[$*] into $(VENV); the first time takes some minutes."
-	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) 'torch>=2.6,<2.14')
+	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) '$(TORCH)')
 	$(PIP) --editable '.[$*]'
 	@touch $@
 
