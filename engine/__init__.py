@@ -14,3 +14,63 @@ Words
     prefill     prompt and cross-attention keys and values of a new row
     decode step one token for every running row
 """
+
+from engine.config import Device, EncoderMode, EngineConfig
+from engine.engine import Engine, ModelInfo, build_engine
+from engine.errors import (
+    ConfigError,
+    EngineClosed,
+    EngineError,
+    EngineFull,
+    ModelLoadError,
+    ModelNotFound,
+    UnknownSession,
+)
+from engine.types import (
+    SAMPLE_RATE,
+    CloseReason,
+    EndReason,
+    Event,
+    Final,
+    Partial,
+    Progress,
+    Samples,
+    Segment,
+    SessionClosed,
+    SessionSettings,
+    SpeechStarted,
+    TickStats,
+    Word,
+)
+from engine.worker import Worker
+
+__all__ = [
+    "SAMPLE_RATE",
+    "CloseReason",
+    "ConfigError",
+    "Device",
+    "EncoderMode",
+    "EndReason",
+    "Engine",
+    "EngineClosed",
+    "EngineConfig",
+    "EngineError",
+    "EngineFull",
+    "Event",
+    "Final",
+    "ModelInfo",
+    "ModelLoadError",
+    "ModelNotFound",
+    "Partial",
+    "Progress",
+    "Samples",
+    "Segment",
+    "SessionClosed",
+    "SessionSettings",
+    "SpeechStarted",
+    "TickStats",
+    "UnknownSession",
+    "Word",
+    "Worker",
+    "build_engine",
+]

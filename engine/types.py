@@ -39,7 +39,7 @@ class FinishReason(StrEnum):
     """Why the decoding of a window stopped."""
 
     END_OF_TEXT = "end_of_text"
-    TOKEN_LIMIT = "token_limit"  # noqa: S105 - not a password
+    TOKEN_LIMIT = "token_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,10 @@ class Request:
         window: where the audio lies on the session clock.
         audio: (window.end - window.start,) float32.
         prefix: text tokens already committed for this utterance; they are forced, never decoded again.
+        draft: a guess at the tokens after the prefix, verified in one pass; it changes the cost, never the result.
         language: language code, or None to detect.
-        is_final: the utterance is over; its text will not change after this.
+        wants_words: the hypothesis is to carry word times.
+        is_final: the utterance is over; somebody waits for exactly this result.
         ready_at: when the request became possible, in the engine's `now`; for queue wait and fairness.
     """
 
@@ -86,16 +88,19 @@ class Request:
     window: Window
     audio: Samples
     prefix: tuple[int, ...]
+    draft: tuple[int, ...]
     language: str | None
+    wants_words: bool
     is_final: bool
     ready_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word with its time on the session clock and its mean token probability."""
+    """One word with its time on the session clock, its tokens and their mean probability."""
 
     text: str
+    tokens: tuple[int, ...]
     start: int
     end: int
     probability: float
@@ -137,7 +142,7 @@ class SpeechStarted:
 class Partial:
     """What an open utterance says so far: `committed` only ever grows, `tentative` may still change.
 
-    `text` is `committed + tentative`; both keep their own leading spaces. `heard` is the newest sample the text rests on.
+    The text is `committed + tentative`; both keep their own leading spaces. `heard` is the newest sample it rests on.
     """
 
     utterance_id: int

@@ -1,0 +1,54 @@
+"""Which token comes next: rules on scores, for the whole batch at once, on the device.
+
+Pure functions of tensors: no cache, no sessions. Greedy; the rules are Whisper's own (openai/whisper, decoding.py): a
+list of tokens that never make text is suppressed, and a few more at the very beginning.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.scheduler import Gain
+
+
+class GreedyChoice:
+    """Whisper's suppression lists as masks, and the greedy choice under them."""
+
+    def __init__(self, suppress: tuple[int, ...], begin: tuple[int, ...], n_vocab: int, device: torch.device) -> None:
+        self._mask = torch.zeros(2, n_vocab, device=device)  # [0] anywhere, [1] for the first text token
+        self._mask[:, list(suppress)] = -torch.inf
+        self._mask[1, list(begin)] = -torch.inf
+
+    def __call__(self, scores: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the best allowed token of each row.
+
+        Args:
+            scores: (n, V) float32.
+            is_first: (n,) bool: the token would be the first of its text.
+
+        Returns:
+            (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones.
+        """
+        allowed = scores + self._mask[is_first.long()]
+        best, tokens = allowed.max(dim=-1)
+        return tokens, best - allowed.logsumexp(dim=-1)
+
+
+def verify(draft: tuple[int, ...], choices: list[int], logprobs: list[float], end_of_text: int) -> Gain:
+    """Keep what greedy decoding itself would have said of a draft.
+
+    Args:
+        draft: n guessed tokens.
+        choices: n + 1 tokens: the greedy choice before each draft token and after the last.
+        logprobs: of the choices.
+
+    Returns:
+        The leading draft tokens that equal the choices, and the first choice beyond them.
+    """
+    n_accepted = 0
+    while n_accepted < len(draft) and choices[n_accepted] == draft[n_accepted]:
+        n_accepted += 1
+    gained = tuple(choices[: n_accepted + 1])
+    ended = gained[-1] == end_of_text
+    return Gain(tokens=gained[:-1] if ended else gained, logprobs=tuple(logprobs[: n_accepted + 1]), ended=ended)

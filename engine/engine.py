@@ -1,0 +1,258 @@
+"""The engine: owns sessions, speech detector, scheduler and runner, and advances them tick by tick.
+
+No thread, no lock, no clock of its own: engine/worker.py calls from one thread and hands in `now`. The route of a tick
+is the body of `tick`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from engine.checkpoint import Checkpoint
+from engine.config import EngineConfig
+from engine.endpoint import EndpointRules
+from engine.errors import UnknownSession
+from engine.registry import load_model
+from engine.runner import Effort, ModelRunner
+from engine.scheduler import Plan, Scheduler, Sequence, StepOutput
+from engine.session import Session, Vocabulary
+from engine.tokenizer import Tokenizer
+from engine.types import (
+    SAMPLE_RATE,
+    CloseReason,
+    Event,
+    Request,
+    Samples,
+    SessionClosed,
+    SessionSettings,
+    TickStats,
+    Window,
+)
+from engine.vad import SpeechDetector, VadState
+
+SessionEvent = tuple[str, Event]  # session id and event
+
+
+class Runner(Protocol):
+    """Turns plans into tokens: engine/runner.py, or a script in tests."""
+
+    def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
+        """Do what the plan says."""
+        ...
+
+    def align(self, finished: list[Sequence]) -> None:
+        """Set the words of those that want them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is loaded, for people."""
+
+    name: str
+    device: str
+    dtype: str
+    multilingual: bool
+    languages: tuple[str, ...]
+    n_mels: int
+    parameters: int
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """A session and its state in the speech detector."""
+
+    session: Session
+    vad: VadState
+
+
+class Engine:
+    """Call `open`, `push`, `finish`, `abandon` between ticks and `tick` while `has_work`."""
+
+    def __init__(
+        self, config: EngineConfig, info: ModelInfo, runner: Runner, detector: SpeechDetector, vocabulary: Vocabulary
+    ) -> None:
+        self.info = info
+        self._config = config
+        self._runner = runner
+        self._detector = detector
+        self._vocabulary = vocabulary
+        self._scheduler = Scheduler(config.n_slots)
+        self._streams: dict[str, _Stream] = {}
+        self._fresh = False  # something changed since the last tick
+        self._n_ticks = 0
+
+    # ------------------------------------------------------------------------------------------ sessions
+
+    def open(self, session_id: str, settings: SessionSettings) -> None:
+        """Start a session; the id must be new."""
+        assert session_id not in self._streams, f"session {session_id} is open already"
+        session = Session(
+            session_id,
+            settings,
+            EndpointRules.with_pause_ms(self._config.pause_ms),
+            self._vocabulary,
+            partial_interval=self._config.partial_interval_ms * SAMPLE_RATE // 1000,
+        )
+        self._streams[session_id] = _Stream(session, self._detector.new_state())
+
+    def push(self, session_id: str, samples: Samples) -> None:
+        """Append (n,) float32 mono 16 kHz samples to a session."""
+        self._session(session_id).accept(samples)
+        self._fresh = True
+
+    def finish(self, session_id: str) -> None:
+        """Flush a session; it closes once everything is answered."""
+        self._session(session_id).finish()
+        self._fresh = True
+
+    def abandon(self, session_id: str) -> SessionEvent:
+        """Drop a session whose client is gone."""
+        self._session(session_id)
+        return self._drop(session_id, CloseReason.ABANDONED, "")
+
+    def close_all(self, reason: CloseReason, message: str) -> list[SessionEvent]:
+        """Drop every session."""
+        return [self._drop(session_id, reason, message) for session_id in list(self._streams)]
+
+    def has_work(self) -> bool:
+        """A tick would do something; otherwise the thread may sleep until something arrives."""
+        return self._fresh or self._scheduler.has_work
+
+    # ------------------------------------------------------------------------------------------ the tick
+
+    def tick(self, now: float) -> tuple[list[SessionEvent], TickStats]:
+        """One round: listen, ask, schedule, run, apply.
+
+        Args:
+            now: monotonic seconds.
+        """
+        started = time.perf_counter()
+        self._fresh = False
+        events = self._listen()
+        events += self._ask(now)
+        plan = self._scheduler.schedule()
+        n_tokens = 0
+        effort = Effort()
+        if not plan.is_empty:
+            output, effort = self._runner.run(plan)
+            finished = self._scheduler.update(plan, output)
+            self._runner.align(finished)
+            self._scheduler.release(finished)
+            n_tokens = sum(len(g.tokens) for g in output.prefill_gains + output.decode_gains)
+            for sequence in finished:
+                events += self._apply(sequence)
+        events += self._close_done()
+        return events, self._stats(now, started, plan, effort, n_tokens)
+
+    def _listen(self) -> list[SessionEvent]:
+        """Let the speech detector hear what is new, all sessions in one batch."""
+        events: list[SessionEvent] = []
+        streams = list(self._streams.values())
+        unheard = [stream.session.unheard() for stream in streams]
+        probabilities = self._detector.probabilities([s.vad for s in streams], unheard) if streams else []
+        for stream, probability in zip(streams, probabilities, strict=True):
+            events += _tagged(stream.session, stream.session.hear(probability))
+            if len(stream.session.unheard()):
+                self._fresh = True  # more than one tick's worth had come
+        return events
+
+    def _ask(self, now: float) -> list[SessionEvent]:
+        events: list[SessionEvent] = []
+        for stream in self._streams.values():
+            requests, told = stream.session.advance(now)
+            for request in requests:
+                self._scheduler.submit(request)
+            events += _tagged(stream.session, told)
+        return events
+
+    def _apply(self, sequence: Sequence) -> list[SessionEvent]:
+        session = self._session(sequence.request.session_id)
+        self._fresh = True  # the session may want its next request
+        return _tagged(session, session.apply(sequence.request, sequence.to_hypothesis()))
+
+    def _close_done(self) -> list[SessionEvent]:
+        done = [session_id for session_id, stream in self._streams.items() if stream.session.is_done]
+        return [self._drop(session_id, CloseReason.FINISHED, "") for session_id in done]
+
+    def _drop(self, session_id: str, reason: CloseReason, message: str) -> SessionEvent:
+        self._scheduler.abort(session_id)
+        del self._streams[session_id]
+        return session_id, SessionClosed(reason, message)
+
+    def _session(self, session_id: str) -> Session:
+        if session_id not in self._streams:
+            raise UnknownSession(f"Session {session_id} is not open.")
+        return self._streams[session_id].session
+
+    def _stats(self, now: float, started: float, plan: Plan, effort: Effort, n_tokens: int) -> TickStats:
+        self._n_ticks += 1
+        return TickStats(
+            tick=self._n_ticks,
+            at=time.time(),
+            duration_ms=1000 * (time.perf_counter() - started),
+            sessions=len(self._streams),
+            speaking=sum(stream.session.speaking for stream in self._streams.values()),
+            waiting=len(self._scheduler.waiting),
+            encoder_batch=effort.encoder_windows,
+            encoder_runs=effort.encoder_runs,
+            encoder_positions=effort.encoder_positions,
+            encoder_ms=effort.encoder_ms,
+            decode_rows=len(plan.decode) + len(plan.prefill),
+            decode_ms=effort.decode_ms,
+            decode_tokens=n_tokens,
+            queue_wait_ms=tuple(1000 * (now - s.request.ready_at) for s in plan.prefill),
+        )
+
+    # ------------------------------------------------------------------------------------------ start-up
+
+    def warm_up(self) -> None:
+        """Run one window of silence through everything, so that the first speaker does not pay for it."""
+        audio = np.zeros(SAMPLE_RATE, dtype=np.float32)
+        self._detector.probabilities([self._detector.new_state()], [audio[:512]])
+        request = Request(
+            "warm-up", 0, Window(0, len(audio)), audio, (), (), None, wants_words=True, is_final=True, ready_at=0.0
+        )
+        scheduler = Scheduler(self._config.n_slots)
+        scheduler.submit(request)
+        while scheduler.has_work:
+            plan = scheduler.schedule()
+            output, _ = self._runner.run(plan)
+            finished = scheduler.update(plan, output)
+            self._runner.align(finished)
+            scheduler.release(finished)
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """Find and load the model and put the parts together.
+
+    Raises:
+        ModelNotFound, ModelLoadError, ConfigError
+    """
+    checkpoint = load_model(config.model)
+    tokenizer = Tokenizer(checkpoint)
+    runner = ModelRunner(checkpoint, tokenizer, config)
+    info = _describe(checkpoint, tokenizer, runner)
+    return Engine(config, info, runner, SpeechDetector(), tokenizer)
+
+
+def _describe(checkpoint: Checkpoint, tokenizer: Tokenizer, runner: ModelRunner) -> ModelInfo:
+    device = torch.cuda.get_device_name(runner.device) if runner.device.type == "cuda" else "cpu"
+    return ModelInfo(
+        name=checkpoint.name,
+        device=device,
+        dtype=str(runner.dtype).removeprefix("torch."),
+        multilingual=tokenizer.is_multilingual,
+        languages=tokenizer.languages,
+        n_mels=checkpoint.dimensions.n_mels,
+        parameters=runner.n_parameters,
+    )
+
+
+def _tagged(session: Session, events: list[Event]) -> list[SessionEvent]:
+    return [(session.id, event) for event in events]

@@ -1,0 +1,231 @@
+"""Turns a plan into tensors and tokens.
+
+Stands between the scheduler (which decides) and the model (which computes). The only file that knows the device, the
+dtype and how a batch is laid out. Called by the engine on its one thread.
+
+One plan is run as: features of all new windows, the encoder once, cross-attention keys and values of all of them in one
+product per layer, one prefill of all prompts, one decode step of all running rows.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from engine.alignment import token_positions
+from engine.cache import KVCache, Rows
+from engine.checkpoint import Checkpoint
+from engine.config import Device, EncoderMode, EngineConfig
+from engine.decoding import GreedyChoice, verify
+from engine.errors import ConfigError
+from engine.features import LogMel
+from engine.model import AttentionTap, Whisper
+from engine.scheduler import Gain, Plan, Prefilled, Sequence, StepOutput
+from engine.tokenizer import Tokenizer
+from engine.types import SAMPLE_RATE, Window, Word
+
+_POSITION_SAMPLES = SAMPLE_RATE // 50  # one encoder position is 20 ms
+
+
+@dataclass(slots=True)
+class Effort:
+    """What a run cost; the engine turns it into `TickStats`."""
+
+    encoder_windows: int = 0
+    encoder_runs: int = 0
+    encoder_positions: int = 0
+    encoder_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+class ModelRunner:
+    """Owns weights and cache. Call `run` once per plan, then `align` with what finished, before slots are released."""
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig) -> None:
+        if config.n_threads:
+            torch.set_num_threads(config.n_threads)
+        self.device = choose_device(config.device)
+        self.dtype = torch.float16 if self.device.type == "cuda" else torch.float32
+        self.tokenizer = tokenizer
+        self._mode = config.encoder
+        self._model = Whisper(checkpoint, device=self.device, dtype=self.dtype)
+        self._features = LogMel(checkpoint.dimensions.n_mels, device=self.device)
+        self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=self.dtype)
+        self._choose = GreedyChoice(
+            checkpoint.suppress_tokens, checkpoint.begin_suppress_tokens, checkpoint.dimensions.n_vocab, self.device
+        )
+        self._tap_heads = checkpoint.alignment_heads
+        self._languages = tokenizer.languages
+        self._language_tokens = torch.tensor(list(tokenizer.language_tokens.values()), device=self.device)
+
+    @property
+    def n_parameters(self) -> int:
+        """Weights of the model."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @torch.inference_mode()
+    def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
+        """Encode, prefill and decode one step.
+
+        The decode step comes first: it works on a dense range of rows, which may include rows admitted now, and what it
+        writes there is overwritten by their prefill.
+        """
+        effort = Effort()
+        started = time.perf_counter()
+        decode_gains = self._decode(plan.decode) if plan.decode else ()
+        decoded = time.perf_counter()
+        if plan.encode:
+            self._encode(plan.encode, effort)
+        encoded = time.perf_counter()
+        prefilled, prefill_gains = self._prefill(plan.prefill) if plan.prefill else ((), ())
+        effort.encoder_ms = 1000 * (encoded - decoded)
+        effort.decode_ms = 1000 * (decoded - started + time.perf_counter() - encoded)
+        return StepOutput(prefilled, prefill_gains, decode_gains), effort
+
+    @torch.inference_mode()
+    def align(self, finished: list[Sequence]) -> None:
+        """Give word times to the finished sequences that want them; they must still hold their slots."""
+        wanted = [s for s in finished if s.request.wants_words and s.tokens]
+        if not wanted:
+            return
+        prompts = [self.tokenizer.prompt(s.language) for s in wanted]
+        inputs = [[*prompt, *s.tokens] for prompt, s in zip(prompts, wanted, strict=True)]
+        tap = AttentionTap(self._tap_heads)
+        hidden = self._forward(wanted, inputs, tap)
+        scores = torch.stack(tap.scores).float()  # (heads, B, T, S)
+        for index, (sequence, prompt) in enumerate(zip(wanted, prompts, strict=True)):
+            predicting = slice(len(prompt) - 1, len(prompt) + len(sequence.tokens))
+            logprobs = self._model.decoder.logits(hidden[index, predicting][:-1]).log_softmax(-1)
+            chosen = logprobs.gather(1, torch.tensor(sequence.tokens, device=self.device)[:, None])
+            n_positions = _n_positions(sequence.request.window)
+            weights = scores[:, index, predicting, :n_positions].softmax(-1)
+            positions = token_positions(weights.cpu().numpy())
+            sequence.words = self._words(sequence, positions, chosen.squeeze(1).exp().tolist())
+
+    # ------------------------------------------------------------------------------------------- encode
+
+    def _encode(self, sequences: tuple[Sequence, ...], effort: Effort) -> None:
+        batch_size = 1 if self._mode is EncoderMode.SEQUENTIAL else len(sequences)
+        for start in range(0, len(sequences), batch_size):
+            batch = sequences[start : start + batch_size]
+            encoded = self._model.encoder(self._features.padded([s.request.audio for s in batch]))  # (P, C)
+            rows = self._rows(batch)
+            for layer, (keys, values) in enumerate(self._model.decoder.cross_keys_values(encoded)):
+                self._cache.write_audio(layer, rows, keys, values)
+            effort.encoder_runs += 1
+            effort.encoder_positions += encoded.shape[0]
+        effort.encoder_windows = len(sequences)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # so that the time shown is the encoder's own
+
+    # ------------------------------------------------------------------------------------------- decode
+
+    def _prefill(self, sequences: tuple[Sequence, ...]) -> tuple[tuple[Prefilled, ...], tuple[Gain, ...]]:
+        """Run prompt, committed prefix and draft of new rows in one pass and choose what follows."""
+        languages = self._detect_languages(sequences)
+        heads = [
+            [*self.tokenizer.prompt(language), *s.request.prefix]
+            for s, language in zip(sequences, languages, strict=True)
+        ]
+        drafts = [s.request.draft[: s.max_tokens - len(s.tokens)] for s in sequences]
+        inputs = [[*head, *draft] for head, draft in zip(heads, drafts, strict=True)]
+        hidden = self._forward(sequences, inputs)
+        scored = [torch.arange(len(head) - 1, len(tokens)) for head, tokens in zip(heads, inputs, strict=True)]
+        first = [(s.request.prefix == ()) for s in sequences]
+        no_speech = self._model.decoder.logits(hidden[:, 0]).softmax(-1)[:, self.tokenizer.no_speech].tolist()
+        states = torch.cat([hidden[i, at] for i, at in enumerate(scored)])
+        is_first = torch.cat([(at == at[0]) & f for at, f in zip(scored, first, strict=True)]).to(self.device)
+        choices, logprobs = (t.tolist() for t in self._choose(self._model.decoder.logits(states), is_first))
+        gains = []
+        taken = 0
+        for sequence, head, draft in zip(sequences, heads, drafts, strict=True):
+            part = slice(taken, taken + len(draft) + 1)
+            gain = verify(draft, choices[part], logprobs[part], self.tokenizer.eot)
+            taken = part.stop
+            n_accepted = len(gain.logprobs) - 1
+            self._cache.lengths[_row(sequence)] = len(head) + n_accepted
+            gains.append(gain)
+        prefilled = tuple(Prefilled(lang, p) for lang, p in zip(languages, no_speech, strict=True))
+        return prefilled, tuple(gains)
+
+    def _decode(self, sequences: tuple[Sequence, ...]) -> tuple[Gain, ...]:
+        """Run one token of every running row, over the dense range of rows that holds them all."""
+        n_rows = max(_row(s) for s in sequences) + 1
+        tokens = [self.tokenizer.eot] * n_rows
+        for sequence in sequences:
+            tokens[_row(sequence)] = sequence.tokens[-1]
+        rows = Rows(list(range(n_rows)), self.device)
+        lengths = torch.tensor(self._cache.lengths[:n_rows], device=self.device)
+        inputs = torch.tensor(tokens, device=self.device)[:, None]
+        hidden = self._model.decoder(inputs, lengths, self._cache, rows)[:, 0]
+        never_first = torch.zeros(n_rows, dtype=torch.bool, device=self.device)
+        choices, logprobs = (t.tolist() for t in self._choose(self._model.decoder.logits(hidden), never_first))
+        gains = []
+        for sequence in sequences:
+            row = _row(sequence)
+            self._cache.lengths[row] += 1
+            gains.append(verify((), [choices[row]], [logprobs[row]], self.tokenizer.eot))
+        return tuple(gains)
+
+    def _forward(
+        self, sequences: tuple[Sequence, ...] | list[Sequence], inputs: list[list[int]], tap: AttentionTap | None = None
+    ) -> Tensor:
+        """Run whole rows from their first position; returns (B, T, C), shorter rows padded at the right."""
+        tokens = pad_sequence([torch.tensor(row) for row in inputs], batch_first=True).to(self.device)
+        rows = self._rows(sequences)
+        for row in rows.indices:
+            self._cache.lengths[row] = 0
+        offsets = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
+        hidden: Tensor = self._model.decoder(tokens, offsets, self._cache, rows, tap=tap)
+        return hidden
+
+    def _detect_languages(self, sequences: tuple[Sequence, ...]) -> list[str]:
+        """Return the language of each window: as asked for, or by one step after the start token."""
+        languages = [s.request.language or "en" for s in sequences]
+        unknown = [i for i, s in enumerate(sequences) if s.request.language is None]
+        if not self.tokenizer.is_multilingual or not unknown:
+            return languages
+        starts = [[self.tokenizer.sot]] * len(unknown)
+        hidden = self._forward([sequences[i] for i in unknown], starts)[:, 0]
+        best = self._model.decoder.logits(hidden)[:, self._language_tokens].argmax(-1)
+        for i, index in zip(unknown, best.tolist(), strict=True):
+            languages[i] = self._languages[index]
+        return languages
+
+    def _words(self, sequence: Sequence, positions: np.ndarray, probabilities: list[float]) -> tuple[Word, ...]:
+        """Group tokens into words with times on the session clock."""
+        window = sequence.request.window
+        words = []
+        taken = 0
+        for group in self.tokenizer.split_words(sequence.tokens, sequence.language):
+            start, end = (window.start + int(positions[i]) * _POSITION_SAMPLES for i in (taken, taken + len(group)))
+            probability = float(np.mean(probabilities[taken : taken + len(group)]))
+            text = self.tokenizer.decode(group)
+            words.append(Word(text, tuple(group), min(start, window.end), min(end, window.end), probability))
+            taken += len(group)
+        return tuple(words)
+
+    def _rows(self, sequences: tuple[Sequence, ...] | list[Sequence]) -> Rows:
+        return Rows([_row(s) for s in sequences], self.device)
+
+
+def choose_device(device: Device) -> torch.device:
+    """Return the device to run on; CUDA when asked for must be there."""
+    has_cuda = torch.cuda.is_available()
+    if device is Device.CUDA and not has_cuda:
+        raise ConfigError("--device cuda: PyTorch sees no CUDA device. Use --device cpu, or install PyTorch with CUDA.")
+    return torch.device("cuda" if has_cuda and device is not Device.CPU else "cpu")
+
+
+def _row(sequence: Sequence) -> int:
+    assert sequence.slot is not None, "a sequence in a plan holds a slot"
+    return sequence.slot.index
+
+
+def _n_positions(window: Window) -> int:
+    return -(-(window.end - window.start) // _POSITION_SAMPLES)

@@ -1,0 +1,336 @@
+"""One stream from open to close, sans-I/O: audio in, requests out, hypotheses in, events out.
+
+Stands between the gateway's audio and the scheduler. Pure: no threads, no clock (`now` is handed through to requests
+for fairness only), no torch; every time is a sample index. The engine calls, per tick: `accept` for new audio,
+`unheard` and `hear` around the speech detector, `advance` for requests, `apply` for each finished one.
+
+Laws
+    any chunking of the same audio gives the same utterances and windows;
+    at most one request per utterance is in flight;
+    a window never exceeds 30 s, because the session hears no more of an utterance than that until it is cut;
+    committed text only grows, the final of an utterance starts with it, and finals come in the order of speech;
+    what is answered is forgotten: audio is held from the first unanswered utterance on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.agreement import Agreement, TokenWord
+from engine.audio import AudioBuffer
+from engine.cutting import choose_cut, to_segments
+from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
+from engine.types import (
+    MAX_WINDOW_SAMPLES,
+    SAMPLE_RATE,
+    EndReason,
+    Event,
+    Final,
+    Hypothesis,
+    Partial,
+    Progress,
+    Request,
+    Samples,
+    SessionSettings,
+    SpeechStarted,
+    Window,
+    Word,
+)
+
+_CUT_AFTER = 24 * SAMPLE_RATE  # from here on an open utterance looks for a place to be cut
+_HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
+_PROGRESS_STEP = SAMPLE_RATE // 2
+_NO_SPEECH_PROB = 0.6  # Whisper's own rule for "no speech": both must hold (openai/whisper, transcribe.py)
+_NO_SPEECH_LOGPROB = -1.0
+
+
+class Vocabulary(Protocol):
+    """What a session needs of engine/tokenizer.py."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of the tokens; the text of a prefix is a prefix of the text."""
+        ...
+
+    def split_words(self, tokens: Sequence[int], language: str | None) -> list[list[int]]:
+        """Group tokens into words."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Utterance:
+    """Speech between two endpoints.
+
+    Attributes:
+        start: first sample, pre-roll included.
+        end: one past the last sample of speech; None while the speaker goes on.
+        over_at: the sample at which the end was known.
+        answered: window and hypothesis of the newest result.
+        shown: committed and tentative text of the last partial.
+        final: set once the text is final, until it may be emitted.
+    """
+
+    id: int
+    start: int
+    agreement: Agreement = field(default_factory=Agreement)
+    language: str | None = None
+    end: int | None = None
+    over_at: int = 0
+    reason: EndReason = EndReason.PAUSE
+    in_flight: Request | None = None
+    answered: tuple[Window, Hypothesis] | None = None
+    revision: int = 0
+    shown: tuple[str, str] = ("", "")
+    final: Final | None = None
+
+
+class Session:
+    """See the module; one object per stream."""
+
+    def __init__(
+        self,
+        session_id: str,
+        settings: SessionSettings,
+        rules: EndpointRules,
+        vocabulary: Vocabulary,
+        *,
+        partial_interval: int,
+    ) -> None:
+        self.id = session_id
+        self._settings = settings
+        self._vocabulary = vocabulary
+        self._partial_interval = partial_interval
+        self._audio = AudioBuffer()
+        self._endpointer = Endpointer(rules)
+        self._utterances: deque[Utterance] = deque()
+        self._n_utterances = 0
+        self._finishing = False
+        self._progress = 0
+
+    # ------------------------------------------------------------------------------------------ audio in
+
+    def accept(self, samples: Samples) -> None:
+        """Append (n,) float32 samples of the session clock."""
+        assert not self._finishing, "audio after finish: the gateway refuses it"
+        self._audio.append(samples)
+
+    def finish(self) -> None:
+        """No more audio will come; whatever is open ends where the audio ends."""
+        self._audio.append(np.zeros(-self._audio.end % BLOCK_SAMPLES, dtype=np.float32))  # a last whole block
+        self._finishing = True
+
+    @property
+    def speaking(self) -> bool:
+        """An utterance is open."""
+        return self._endpointer.speaking
+
+    @property
+    def is_done(self) -> bool:
+        """Finished, and everything is answered."""
+        return self._finishing and not self._utterances and self._endpointer.heard == self._audio.end
+
+    # ------------------------------------------------------------------------------------------ listening
+
+    def unheard(self) -> Samples:
+        """Return the whole blocks that the speech detector is to look at next; may be empty."""
+        heard = self._endpointer.heard
+        end = min(self._audio.end, heard + _HEAR_AT_ONCE)
+        if self.speaking:
+            end = min(end, self._utterances[-1].start + MAX_WINDOW_SAMPLES)
+        n_blocks = max(0, end - heard) // BLOCK_SAMPLES
+        return self._audio.view(heard, heard + n_blocks * BLOCK_SAMPLES)
+
+    def hear(self, probabilities: NDArray[np.float32]) -> list[Event]:
+        """Take one speech probability per block of `unheard`; return what it tells."""
+        events: list[Event] = []
+        for probability in probabilities.tolist():
+            change = self._endpointer.observe(probability)
+            if isinstance(change, Onset):
+                events.append(self._open(change.start))
+            elif change is not None:
+                self._close(change.end, EndReason.PAUSE)
+        if self._finishing and self._endpointer.heard == self._audio.end and (pause := self._endpointer.flush()):
+            self._close(pause.end, EndReason.FINISHED)
+        return events
+
+    def _open(self, start: int, guess: Sequence[TokenWord] = (), language: str | None = None) -> SpeechStarted:
+        language = language or self._settings.language
+        self._utterances.append(Utterance(self._n_utterances, start, Agreement(guess), language))
+        self._n_utterances += 1
+        return SpeechStarted(self._utterances[-1].id, start)
+
+    def _close(self, end: int, reason: EndReason) -> None:
+        utterance = self._utterances[-1]
+        utterance.end = max(end, utterance.start + 1)
+        utterance.reason = reason
+        utterance.over_at = self._endpointer.heard
+
+    # ------------------------------------------------------------------------------------------ requests out
+
+    def advance(self, now: float) -> tuple[list[Request], list[Event]]:
+        """Ask for what is worth decoding now, and emit what needs no decoding.
+
+        Args:
+            now: any monotonic clock; stamped on requests.
+        """
+        requests = []
+        for utterance in self._utterances:
+            if utterance.final is None and (request := self._next_request(utterance, now)):
+                utterance.in_flight = request
+                requests.append(request)
+        return requests, self._emit_finals() + self._emit_progress()
+
+    def _next_request(self, utterance: Utterance, now: float) -> Request | None:
+        window = self._window(utterance)
+        if utterance.end is not None:
+            if utterance.answered and utterance.answered[0] == window:
+                self._finalise(utterance, utterance.answered[1])  # decoded during the pause: nothing left to do
+                return None
+            running = utterance.in_flight
+            if running and (running.is_final or running.window == window):
+                return None
+            return self._request(utterance, window, now, is_final=True)
+        if utterance.in_flight or not self._is_due(utterance, window):
+            return None
+        return self._request(utterance, window, now, is_final=False)
+
+    def _window(self, utterance: Utterance) -> Window:
+        """The audio worth showing: up to the newest block, but no further into silence than the hangover."""
+        speech_end = self._endpointer.speech_end if utterance.end is None else utterance.end
+        end = min(self._endpointer.heard, speech_end + self._endpointer.rules.hangover_samples)
+        start = utterance.start
+        return Window(start, min(max(end, start + 1), start + MAX_WINDOW_SAMPLES))
+
+    def _is_due(self, utterance: Utterance, window: Window) -> bool:
+        """Whether an open utterance has enough news for another request."""
+        if self._must_cut(utterance, window):
+            return utterance.answered is None or utterance.answered[0] != window
+        if not self._settings.interim:
+            return False
+        rules = self._endpointer.rules
+        seen = utterance.answered[0].end if utterance.answered else utterance.start + rules.pre_roll_samples
+        return window.end > seen if self._pausing else window.end - seen >= self._partial_interval
+
+    @property
+    def _pausing(self) -> bool:
+        """The newest speech lies so far back that its window does not grow any more."""
+        return self._endpointer.heard >= self._endpointer.speech_end + self._endpointer.rules.hangover_samples
+
+    def _must_cut(self, utterance: Utterance, window: Window) -> bool:
+        # Without partials nobody waits for text, so the window may grow to its full length first.
+        limit = _CUT_AFTER if self._settings.interim else MAX_WINDOW_SAMPLES - BLOCK_SAMPLES
+        return utterance.end is None and window.end - window.start >= limit
+
+    def _request(self, utterance: Utterance, window: Window, now: float, *, is_final: bool) -> Request:
+        # During a pause the window is already the one that the final will have: if nothing more is said, this result is
+        # the final, so it needs words.
+        wants_words = is_final or self._pausing or self._must_cut(utterance, window)
+        return Request(
+            session_id=self.id,
+            utterance_id=utterance.id,
+            window=window,
+            audio=self._audio.view(window.start, window.end).copy(),
+            prefix=utterance.agreement.committed_tokens,
+            draft=utterance.agreement.tentative_tokens,
+            language=utterance.language,
+            wants_words=wants_words,
+            is_final=is_final,
+            ready_at=now,
+        )
+
+    # ------------------------------------------------------------------------------------------ hypotheses in
+
+    def apply(self, request: Request, hypothesis: Hypothesis) -> list[Event]:
+        """Take the result of a request; return the events it causes."""
+        utterance = next((u for u in self._utterances if u.in_flight is request), None)
+        if utterance is None:
+            return []  # overtaken by a newer request
+        utterance.in_flight = None
+        utterance.language = hypothesis.language
+        utterance.answered = (request.window, hypothesis)
+        if request.is_final:
+            self._finalise(utterance, hypothesis)
+            return self._emit_finals()
+        fresh = hypothesis.tokens[len(request.prefix) :]
+        words = [tuple(word) for word in self._vocabulary.split_words(fresh, hypothesis.language)]
+        utterance.agreement.observe(words)
+        if self._must_cut(utterance, request.window):
+            return self._cut(utterance, request.window, hypothesis)
+        return self._emit_partial(utterance, request.window)
+
+    def _emit_partial(self, utterance: Utterance, window: Window) -> list[Event]:
+        committed = self._vocabulary.decode(utterance.agreement.committed_tokens)
+        both = utterance.agreement.committed_tokens + utterance.agreement.tentative_tokens
+        tentative = self._vocabulary.decode(both)[len(committed) :]
+        if not self._settings.interim or (committed, tentative) == utterance.shown:
+            return []
+        utterance.shown = (committed, tentative)
+        utterance.revision += 1
+        return [Partial(utterance.id, utterance.revision, committed, tentative, window.start, window.end, window.end)]
+
+    def _finalise(self, utterance: Utterance, hypothesis: Hypothesis) -> None:
+        assert utterance.end is not None
+        silent = hypothesis.no_speech_prob > _NO_SPEECH_PROB and hypothesis.avg_logprob < _NO_SPEECH_LOGPROB
+        if silent and not utterance.agreement.committed:
+            hypothesis = Hypothesis(
+                (), hypothesis.avg_logprob, hypothesis.no_speech_prob, hypothesis.language, hypothesis.finish_reason
+            )
+        utterance.final = self._final(utterance, hypothesis.tokens, hypothesis.words, hypothesis.language)
+
+    def _final(self, utterance: Utterance, tokens: Sequence[int], words: tuple[Word, ...], language: str) -> Final:
+        assert utterance.end is not None
+        text = self._vocabulary.decode(tokens).strip()
+        return Final(
+            utterance_id=utterance.id,
+            text=text,
+            start=utterance.start,
+            end=utterance.end,
+            heard=utterance.over_at,
+            reason=utterance.reason,
+            language=language,
+            segments=to_segments(text, words, utterance.start, utterance.end),
+            words=words,
+        )
+
+    def _cut(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
+        """End a long utterance behind a committed word; what follows becomes the next one."""
+        n_committed = len(utterance.agreement.committed_tokens)
+        n_words = choose_cut(hypothesis.words, window, n_committed)
+        if n_words is None:
+            if window.end - window.start < MAX_WINDOW_SAMPLES - BLOCK_SAMPLES:
+                return self._emit_partial(utterance, window)  # there is room: look again a little later
+            n_words = len(hypothesis.words)
+        kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]
+        cut = rest[0].start if rest else window.end
+        self._close(max(cut, window.start + 1), EndReason.MAX_LENGTH)
+        tokens = [token for word in kept for token in word.tokens]
+        utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
+        events = self._emit_finals()
+        return [*events, self._open(max(cut, window.start + 1), [w.tokens for w in rest], hypothesis.language)]
+
+    # ------------------------------------------------------------------------------------------ events out
+
+    def _emit_finals(self) -> list[Event]:
+        events: list[Event] = []
+        while self._utterances and (final := self._utterances[0].final):
+            self._utterances.popleft()
+            events.append(final)
+        return events
+
+    def _emit_progress(self) -> list[Event]:
+        """Forget answered audio, and tell how far that is."""
+        rules = self._endpointer.rules
+        kept_for_onset = rules.pre_roll_samples + rules.onset_blocks * BLOCK_SAMPLES
+        settled = max(0, self._endpointer.heard - kept_for_onset)
+        if self._utterances:
+            settled = min(settled, self._utterances[0].start)
+        self._audio.forget_before(settled)
+        if settled - self._progress < _PROGRESS_STEP:
+            return []
+        self._progress = settled
+        return [Progress(settled)]

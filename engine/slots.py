@@ -1,0 +1,66 @@
+"""Who holds which row of the KV cache.
+
+A ledger of integers; the tensors are in engine/cache.py. Owned by the scheduler.
+
+Law: free and used rows are disjoint and together all rows; the generation of a row grows each time it is handed out, so
+a result that was computed for an earlier holder can be told from the present one's.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of the KV cache, lent out for the `generation`-th time."""
+
+    index: int
+    generation: int
+
+
+class SlotPool:
+    """Hands out the lowest free row, so that rows in use stay dense and a decode step can run over a plain slice."""
+
+    def __init__(self, n_slots: int) -> None:
+        self.n_slots = n_slots
+        self._free = list(range(n_slots))  # a heap
+        self._generations = [0] * n_slots
+        self._used: dict[int, int] = {}  # index -> generation
+
+    @property
+    def n_free(self) -> int:
+        """Rows that can be acquired."""
+        return len(self._free)
+
+    @property
+    def n_used(self) -> int:
+        """Rows lent out."""
+        return len(self._used)
+
+    def acquire(self, index: int | None = None) -> Slot:
+        """Lend the lowest free row, or the one named, which must be free; there must be one (`n_free`)."""
+        assert self._free, "no free slot: admission must look at n_free"
+        if index is None:
+            index = heapq.heappop(self._free)
+        else:
+            self._free.remove(index)
+            heapq.heapify(self._free)
+        self._generations[index] += 1
+        self._used[index] = self._generations[index]
+        return Slot(index, self._generations[index])
+
+    def release(self, slot: Slot) -> None:
+        """Take the row back; it must be held by exactly this generation."""
+        assert self.holds(slot), f"{slot} is not lent out"
+        del self._used[slot.index]
+        heapq.heappush(self._free, slot.index)
+
+    def is_free(self, index: int) -> bool:
+        """Whether the row can be acquired by its index."""
+        return index not in self._used
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether the row is still lent out to this holder."""
+        return self._used.get(slot.index) == slot.generation
