@@ -13,64 +13,14 @@ Words
     slot        a row of the KV cache and its generation
     prefill     prompt and cross-attention keys and values of a new row
     decode step one token for every running row
+
+Public modules; everything else is the engine's own
+    engine.types     what goes in and comes out
+    engine.config    settings of an engine
+    engine.errors    what can be refused
+    engine.engine    build_engine, Engine, ModelInfo
+    engine.worker    the thread that ticks an engine
+    engine.registry  which models there are
+
+Nothing is imported here, so that the values and settings are there without loading PyTorch.
 """
-
-from engine.config import Device, EncoderMode, EngineConfig
-from engine.engine import Engine, ModelInfo, build_engine
-from engine.errors import (
-    ConfigError,
-    EngineClosed,
-    EngineError,
-    EngineFull,
-    ModelLoadError,
-    ModelNotFound,
-    UnknownSession,
-)
-from engine.types import (
-    SAMPLE_RATE,
-    CloseReason,
-    EndReason,
-    Event,
-    Final,
-    Partial,
-    Progress,
-    Samples,
-    Segment,
-    SessionClosed,
-    SessionSettings,
-    SpeechStarted,
-    TickStats,
-    Word,
-)
-from engine.worker import Worker
-
-__all__ = [
-    "SAMPLE_RATE",
-    "CloseReason",
-    "ConfigError",
-    "Device",
-    "EncoderMode",
-    "EndReason",
-    "Engine",
-    "EngineClosed",
-    "EngineConfig",
-    "EngineError",
-    "EngineFull",
-    "Event",
-    "Final",
-    "ModelInfo",
-    "ModelLoadError",
-    "ModelNotFound",
-    "Partial",
-    "Progress",
-    "Samples",
-    "Segment",
-    "SessionClosed",
-    "SessionSettings",
-    "SpeechStarted",
-    "TickStats",
-    "UnknownSession",
-    "Word",
-    "Worker",
-    "build_engine",
-]
