@@ -36,7 +36,7 @@ from app.messages import (
 )
 from engine.types import Samples
 
-DEFAULT_URL = "ws://localhost:7860/v1/stream"
+_EXAMPLE_URL = "ws://localhost:7860/v1/stream"
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 120.0  # between two messages once everything is sent: as long as the audio a server may hold back
 _TRY_LATER = CLOSE_CODES[ErrorCode.SERVER_FULL]
@@ -213,7 +213,7 @@ async def _connect(url: str) -> ClientConnection:
     try:
         return await connect_socket(url, compression=None, open_timeout=CONNECT_TIMEOUT_S)
     except (InvalidURI, ValueError) as error:
-        raise BadAddress(f"{url!r} is not a WebSocket address; it should look like {DEFAULT_URL}.") from error
+        raise BadAddress(f"{url!r} is not a WebSocket address; it should look like {_EXAMPLE_URL}.") from error
     except InvalidStatus as error:
         raise _wrong_answer(url, error.response.status_code) from error
     except InvalidHandshake as error:

@@ -79,7 +79,7 @@ def transcribe_files(paths: Sequence[Path], options: FileOptions) -> int:
         if job.n_damaged:
             print(f"{job.path}: {job.n_damaged} damaged packets were skipped.", file=sys.stderr)  # noqa: T201
         if job.fault:
-            print(f"{job.path}: {job.fault}", file=sys.stderr)  # noqa: T201
+            print(job.fault, file=sys.stderr)  # noqa: T201
     return EXIT_BAD_INPUT if any(job.fault for job in jobs) else EXIT_OK
 
 
@@ -134,13 +134,15 @@ async def _run(job: _Job, options: FileOptions, display: Display) -> None:
                 await _stream(job, media, options, display)
             finally:
                 job.n_damaged = media.n_damaged
-    except (ClientError, MediaError) as error:
+    except MediaError as error:
         job.fault = str(error)
+    except ClientError as error:
+        job.fault = f"{job.path}: {error}"
     if job.finals or not job.fault:
         try:
             await asyncio.to_thread(_write, job)
         except OSError as error:
-            job.fault = f"The transcript could not be written: {error}."
+            job.fault = f"{job.path}: The transcript could not be written: {error}."
 
 
 async def _stream(job: _Job, media: MediaFile, options: FileOptions, display: Display) -> None:

@@ -99,7 +99,7 @@ class MediaFile:
             for packet in self._container.demux(self._stream):
                 try:
                     frames = packet.decode()
-                except av.error.InvalidDataError:
+                except av.error.FFmpegError:
                     self.n_damaged += 1
                     continue
                 for frame in frames:

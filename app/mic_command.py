@@ -117,7 +117,7 @@ def listen(options: MicOptions) -> None:
     asyncio.run(_listen(options))
 
 
-def list_devices(console: Console) -> None:
+def list_devices() -> None:
     """Print the input devices: number, name, channels, usual rate.
 
     Raises:
@@ -131,7 +131,7 @@ def list_devices(console: Console) -> None:
     for device in devices:
         rate = f"{device['default_samplerate']:.0f} Hz"
         table.add_row(str(device["index"]), device["name"], str(device["max_input_channels"]), rate)
-    console.print(table)
+    Console(highlight=False).print(table)
 
 
 async def _listen(options: MicOptions) -> None:

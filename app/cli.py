@@ -1,0 +1,214 @@
+"""The command line: `tickscribe serve`, `file`, `mic`, `model`, `bench`.
+
+Each command reads its flags and calls one function; nothing else in the project looks at the command line. What is
+heavy (torch, Gradio, PyAV, PortAudio) is imported inside the commands, so that `--help` answers at once. A fault that
+has a name is printed as one sentence and ends with exit code 2; everything else is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from app.subtitles import Format
+from engine.config import Device, EncoderMode, EngineConfig
+from engine.errors import EngineError
+
+EXIT_BAD_INPUT = 2
+DEFAULT_URL = "ws://localhost:7860/v1/stream"
+_DEFAULTS = EngineConfig()
+
+cli = typer.Typer(
+    name="tickscribe",
+    help="Live transcription for many speakers at once.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+model_cli = typer.Typer(help="The models that can be used.", no_args_is_help=True)
+bench_cli = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+cli.add_typer(model_cli, name="model")
+cli.add_typer(bench_cli, name="bench")
+
+
+class LogLevel(StrEnum):
+    """How much `serve` tells on stderr."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Url = Annotated[str, typer.Option(metavar="URL", help="The server's WebSocket.")]
+Language = Annotated[str | None, typer.Option(metavar="CODE", help="Such as en; detected when left out.")]
+ModelName = Annotated[str, typer.Option(metavar="MODEL", help="Short name, Hugging Face id, or folder.")]
+DeviceName = Annotated[Device, typer.Option(help="Where the model runs; auto takes CUDA if there is one.")]
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    cli(prog_name="tickscribe")
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        version = importlib.metadata.version("tickscribe")
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed, run from its sources)"
+    typer.echo(f"tickscribe {version}")
+    raise typer.Exit
+
+
+@cli.callback()
+def _tickscribe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Live transcription for many speakers at once."""
+
+
+@cli.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of them.")] = "localhost",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page and the WebSocket.")] = 7860,
+    model: ModelName = _DEFAULTS.model,
+    device: DeviceName = _DEFAULTS.device,
+    encoder: Annotated[
+        EncoderMode, typer.Option(help="One encoder run per tick, or one per window (to compare).")
+    ] = _DEFAULTS.encoder,
+    gather_ms: Annotated[
+        float, typer.Option(help="How long a tick waits for more audio to share its encoder run.")
+    ] = _DEFAULTS.gather_ms,
+    slots: Annotated[int, typer.Option(help="Most windows that are decoded at once.")] = _DEFAULTS.n_slots,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Most speakers at once; one more is refused.")] = 64,
+    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
+    threads: Annotated[int, typer.Option(help="Torch threads; 0 leaves it to torch.")] = _DEFAULTS.n_threads,
+    ssl_certfile: Annotated[
+        Path | None,
+        typer.Option(help="Certificate: browsers give a microphone to other machines' pages over https only."),
+    ] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Private key of the certificate.")] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Page of another host that may connect; repeatable.")
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="How much to tell on stderr.")] = LogLevel.INFO,
+) -> None:
+    """Serve the page, the WebSocket and the metrics on one port."""
+    logging.basicConfig(level=log_level.value.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with _named(EngineError):
+        config = EngineConfig(
+            model=model,
+            device=device,
+            encoder=encoder,
+            n_slots=slots,
+            gather_ms=gather_ms,
+            n_threads=threads,
+            pause_ms=pause_ms,
+        )
+        from app import server
+
+        server.serve(
+            config,
+            server.ServerConfig(
+                host=host,
+                port=port,
+                max_sessions=max_sessions,
+                ssl_certfile=ssl_certfile,
+                ssl_keyfile=ssl_keyfile,
+                allow_origins=tuple(allow_origin or ()),
+                log_level=log_level.value,
+            ),
+        )
+
+
+@cli.command()
+def file(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Audio or video of any format.")],
+    url: Url = DEFAULT_URL,
+    pace: Annotated[float, typer.Option(min=0, help="1 is real time, 2 twice as fast, 0 as fast as taken.")] = 1.0,
+    language: Language = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File (.txt, .srt, .vtt, .json), or folder for several.")
+    ] = None,
+    formats: Annotated[
+        list[Format] | None, typer.Option("--format", help="Repeatable; without -o it goes to standard output.")
+    ] = None,
+) -> None:
+    """Transcribe recordings through a server, all of them at once."""
+    from app.file_command import FileOptions, OutputError, transcribe_files
+
+    with _named(OutputError):
+        options = FileOptions(url=url, pace=pace, language=language, output=output, formats=tuple(formats or ()))
+        raise typer.Exit(transcribe_files(paths, options))
+
+
+@cli.command()
+def mic(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[-]", help="A dash reads raw PCM16, 16 kHz, mono from standard input.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Number or part of the name of an input device.")
+    ] = None,
+    language: Language = None,
+    list_devices: Annotated[bool, typer.Option("--list-devices", help="Show the input devices.")] = False,
+) -> None:
+    """Transcribe the microphone of this machine through a server; Ctrl-C ends."""
+    from app import mic_command
+    from app.client import ClientError
+
+    if source not in (None, mic_command.STDIN):
+        _refuse(f"mic does not read {source}; it takes - for standard input, and `tickscribe file` takes files.")
+    with _named(mic_command.MicrophoneError, ClientError):
+        if list_devices:
+            mic_command.list_devices()
+        else:
+            mic_command.listen(mic_command.MicOptions(url=url, device=source or device, language=language))
+
+
+@model_cli.command("list")
+def model_list() -> None:
+    """Show the models: name, size, where from, present or not."""
+    from engine import registry
+
+    with _named(EngineError):
+        for line in registry.overview():
+            typer.echo(line)
+
+
+@bench_cli.command("encoder")
+def bench_encoder(
+    model: ModelName = _DEFAULTS.model,
+    device: DeviceName = _DEFAULTS.device,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to measure each row of the table.")] = 10.0,
+) -> None:
+    """Compare one encoder run per tick with one per window, at 1, 4, 16 and 64 at once."""
+    with _named(EngineError):
+        from app import bench_encoder as bench
+
+        bench.run(EngineConfig(model=model, device=device), seconds=seconds)
+
+
+@contextmanager
+def _named(*errors: type[Exception]) -> Iterator[None]:
+    """Print these errors as one sentence and exit with code 2."""
+    try:
+        yield
+    except errors as error:
+        _refuse(str(error))
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(EXIT_BAD_INPUT)
