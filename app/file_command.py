@@ -18,7 +18,7 @@ from rich.console import Console
 
 from app.client import ClientError, StreamEvent, pcm16, transcribe
 from app.display import Display, open_display
-from app.media import MediaError, MediaFile, open_audio
+from app.media import MediaError, MediaFile, open_media
 from app.messages import FinalMessage, Start
 from app.subtitles import Format, render
 from engine.types import SAMPLE_RATE
@@ -129,7 +129,7 @@ async def _run_all(jobs: Sequence[_Job], options: FileOptions, display: Display)
 async def _run(job: _Job, options: FileOptions, display: Display) -> None:
     """Stream one file and write its transcript; a fault is kept with the job."""
     try:
-        with open_audio(job.path) as media:
+        with open_media(job.path) as media:
             try:
                 await _stream(job, media, options, display)
             finally:

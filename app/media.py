@@ -110,7 +110,7 @@ class MediaFile:
 
 
 @contextmanager
-def open_audio(path: Path) -> Iterator[MediaFile]:
+def open_media(path: Path) -> Iterator[MediaFile]:
     """Open an audio or video file and find its first audio stream.
 
     Raises:

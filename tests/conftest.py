@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.media import open_audio
+from app.media import open_media
 from engine.types import Samples
 
 AUDIO = Path(__file__).parent / "audio"
@@ -64,7 +64,7 @@ def load_clip() -> LoadClip:
     """Give the samples of a recording by its name in the manifest: (n,) float32 mono 16 kHz."""
 
     def load(name: str) -> Samples:
-        with open_audio(AUDIO / name) as source:
+        with open_media(AUDIO / name) as source:
             return np.concatenate(list(source.chunks()))
 
     return load

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from app.media import MediaError, open_audio
+from app.media import MediaError, open_media
 from engine.types import SAMPLE_RATE, Samples
 from tests.conftest import AUDIO, LoadClip
 
@@ -27,7 +27,7 @@ def best_correlation(a: Samples, b: Samples) -> float:
 
 
 def decoded(path: Path) -> Samples:
-    with open_audio(path) as media:
+    with open_media(path) as media:
         return np.concatenate(list(media.chunks()))
 
 
@@ -49,16 +49,16 @@ def test_wav_and_flac_of_16_khz_are_exact(load_clip: LoadClip) -> None:
 @pytest.mark.parametrize("n_samples", [1, 7, 800, 16_000, 1_000_000])
 def test_chunk_size_never_changes_the_audio(n_samples: int) -> None:
     path = AUDIO / "format/ls-1089-134691-0001.ogg"
-    with open_audio(path) as media:
+    with open_media(path) as media:
         chunks = list(media.chunks(n_samples))
     assert all(len(chunk) == n_samples for chunk in chunks[:-1])
     assert np.array_equal(np.concatenate(chunks), decoded(path))
 
 
 def test_duration_is_known_where_the_container_says_it() -> None:
-    with open_audio(AUDIO / CLEAN) as media:
+    with open_media(AUDIO / CLEAN) as media:
         assert media.duration_s == pytest.approx(5.415, abs=0.001)
-    with open_audio(AUDIO / "format/ls-1089-134691-0001.webm") as media:
+    with open_media(AUDIO / "format/ls-1089-134691-0001.webm") as media:
         assert media.duration_s is None
 
 
@@ -89,7 +89,7 @@ def test_damaged_packets_are_counted_and_skipped(damage: int, tmp_path: Path) ->
     content[20_000:23_000] = bytes([damage]) * 3_000
     path = tmp_path / "damaged.m4a"
     path.write_bytes(content)
-    with open_audio(path) as media:
+    with open_media(path) as media:
         n_samples = sum(map(len, media.chunks()))
         assert media.n_damaged > 0
     assert n_samples > 4.5 * SAMPLE_RATE
