@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional
-from torch.nn.utils import rnn
 
 from engine.errors import ModelLoadError
 from engine.types import Samples
@@ -42,12 +41,11 @@ class VadState:
 
     Attributes:
         context: (CONTEXT_SAMPLES,) float32, the last samples heard.
-        hidden, cell: (C,) float32, state of the LSTM.
+        memory: (2, C) float32, hidden state and cell of the LSTM.
     """
 
     context: Samples
-    hidden: torch.Tensor
-    cell: torch.Tensor
+    memory: torch.Tensor
 
 
 class SpeechDetector:
@@ -67,13 +65,7 @@ class SpeechDetector:
             tensors = _read_torch_script(path)
             self._fourier = tensors["stft.forward_basis_buffer"][:, 0].T.contiguous()  # (256, 2 * _N_FREQUENCIES)
             self._convs = _dense_convolutions(tensors)
-            self._lstm = torch.nn.LSTM(_WIDTH, _WIDTH)
-            self._lstm.load_state_dict(
-                {
-                    f"{name}_l0": tensors[f"decoder.rnn.{name}"]
-                    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-                }
-            )
+            self._lstm = [tensors[f"decoder.rnn.{name}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
             self._out_weight = tensors["decoder.decoder.2.weight"].reshape(_WIDTH)
             self._out_bias = tensors["decoder.decoder.2.bias"]
         except (OSError, KeyError, RuntimeError, ValueError) as fault:  # torch raises the last two for damaged files
@@ -84,7 +76,7 @@ class SpeechDetector:
 
     def new_state(self) -> VadState:
         """State of a session that has heard nothing."""
-        return VadState(np.zeros(CONTEXT_SAMPLES, dtype=np.float32), torch.zeros(_WIDTH), torch.zeros(_WIDTH))
+        return VadState(np.zeros(CONTEXT_SAMPLES, dtype=np.float32), torch.zeros(2, _WIDTH))
 
     @torch.inference_mode()
     def probabilities(self, states: Sequence[VadState], audio: Sequence[Samples]) -> list[NDArray[np.float32]]:
@@ -99,33 +91,43 @@ class SpeechDetector:
         """
         assert len(states) == len(audio), f"{len(states)} states for {len(audio)} sessions"
         assert all(len(samples) % BLOCK_SAMPLES == 0 for samples in audio), "audio comes in whole blocks"
-        heard = [(state, samples) for state, samples in zip(states, audio, strict=True) if len(samples)]
-        answers = iter(self._advance(heard) if heard else ())
-        return [next(answers).numpy() if len(samples) else np.zeros(0, dtype=np.float32) for samples in audio]
+        answers = [np.zeros(0, dtype=np.float32)] * len(audio)
+        # Longest first: the sessions that still have blocks are then always the first rows of the LSTM's batch.
+        heard = sorted((i for i, samples in enumerate(audio) if len(samples)), key=lambda i: -len(audio[i]))
+        if heard:
+            for i, answer in zip(
+                heard, self._advance([states[i] for i in heard], [audio[i] for i in heard]), strict=True
+            ):
+                answers[i] = answer
+        return answers
 
-    def _advance(self, heard: Sequence[tuple[VadState, Samples]]) -> tuple[torch.Tensor, ...]:
-        """Probabilities of sessions which all have new blocks; moves their states on."""
-        counts = [len(samples) // BLOCK_SAMPLES for _, samples in heard]
-        blocks = np.concatenate([_with_context(state.context, samples) for state, samples in heard])
-        features = self._features(torch.from_numpy(blocks)).split(counts)  # type: ignore[no-untyped-call]
+    def _advance(self, states: Sequence[VadState], audio: Sequence[Samples]) -> list[NDArray[np.float32]]:
+        """Answer B sessions that all have new blocks, longest first, and move their states on."""
+        counts = np.array([len(samples) // BLOCK_SAMPLES for samples in audio])
+        starts = np.cumsum(counts) - counts  # first row of each session among the N blocks
+        features = self._features(torch.from_numpy(_with_context(states, audio)))  # (N, C)
 
-        hidden = torch.stack([state.hidden for state, _ in heard])[None]  # (1, B, C)
-        cell = torch.stack([state.cell for state, _ in heard])[None]
-        packed, (hidden, cell) = self._lstm(rnn.pack_sequence(features, enforce_sorted=False), (hidden, cell))
-        after = torch.cat(rnn.unpack_sequence(packed))  # (N, C), hidden state after every block
-        for (state, samples), h, c in zip(heard, hidden[0], cell[0], strict=True):
-            state.hidden, state.cell = h, c
-            state.context = samples[-CONTEXT_SAMPLES:].copy()
-        probabilities = torch.sigmoid(after.relu() @ self._out_weight + self._out_bias)  # (N,)
-        parts: tuple[torch.Tensor, ...] = probabilities.split(counts)  # type: ignore[no-untyped-call]
-        return parts
+        hidden, cell = torch.stack([state.memory for state in states], dim=1)  # (B, C) each
+        after = torch.empty_like(features)  # (N, C), hidden state after every block
+        for step in range(counts[0]):
+            n_left = int((counts > step).sum())
+            rows = torch.from_numpy(starts[:n_left] + step)
+            hidden[:n_left], cell[:n_left] = torch.lstm_cell(
+                features[rows], (hidden[:n_left], cell[:n_left]), *self._lstm
+            )
+            after[rows] = hidden[:n_left]
+
+        for state, samples, memory in zip(states, audio, torch.stack([hidden, cell], dim=1), strict=True):
+            state.context, state.memory = samples[-CONTEXT_SAMPLES:].copy(), memory
+        probabilities = torch.sigmoid(after.relu_() @ self._out_weight + self._out_bias).numpy()  # (N,)
+        return [probabilities[start : start + count] for start, count in zip(starts, counts, strict=True)]
 
     def _features(self, blocks: torch.Tensor) -> torch.Tensor:
         """(N, CONTEXT_SAMPLES + BLOCK_SAMPLES) to the LSTM's input, (N, C)."""
         x = functional.pad(blocks, (0, _MIRRORED_SAMPLES), mode="reflect")  # (N, 640)
         x = x.unfold(1, _WINDOW_SAMPLES, _HOP_SAMPLES) @ self._fourier  # (N, 4, 2 * _N_FREQUENCIES)
-        x = torch.hypot(x[..., :_N_FREQUENCIES], x[..., _N_FREQUENCIES:])  # (N, 4, _N_FREQUENCIES)
-        x = x.transpose(1, 2).flatten(1)  # (N, _N_FREQUENCIES * 4)
+        power = x[..., :_N_FREQUENCIES].square().add_(x[..., _N_FREQUENCIES:].square())  # (N, 4, _N_FREQUENCIES)
+        x = power.sqrt_().transpose(1, 2).flatten(1)  # (N, 4 * _N_FREQUENCIES), channel by channel
         for weight, bias in self._convs:
             x = torch.addmm(bias, x, weight).relu_()
         return x  # (N, C)
@@ -148,10 +150,17 @@ def _dense_convolutions(tensors: dict[str, torch.Tensor]) -> list[tuple[torch.Te
     return dense
 
 
-def _with_context(context: Samples, samples: Samples) -> Samples:
-    """(n * BLOCK_SAMPLES,) to (n, CONTEXT_SAMPLES + BLOCK_SAMPLES): every block after the end of the one before."""
-    stream = np.concatenate([context, samples])
-    return np.lib.stride_tricks.sliding_window_view(stream, CONTEXT_SAMPLES + BLOCK_SAMPLES)[::BLOCK_SAMPLES]
+def _with_context(states: Sequence[VadState], audio: Sequence[Samples]) -> Samples:
+    """All blocks, each after the end of the one before it, (N, CONTEXT_SAMPLES + BLOCK_SAMPLES)."""
+    new = np.concatenate(audio).reshape(-1, BLOCK_SAMPLES)  # (N, BLOCK_SAMPLES)
+    blocks = np.empty((len(new), CONTEXT_SAMPLES + BLOCK_SAMPLES), dtype=np.float32)
+    blocks[:, CONTEXT_SAMPLES:] = new
+    blocks[1:, :CONTEXT_SAMPLES] = new[:-1, -CONTEXT_SAMPLES:]
+    row = 0
+    for state, samples in zip(states, audio, strict=True):
+        blocks[row, :CONTEXT_SAMPLES] = state.context
+        row += len(samples) // BLOCK_SAMPLES
+    return blocks
 
 
 def _read_torch_script(path: Path) -> dict[str, torch.Tensor]:
