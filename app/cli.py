@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from app.subtitles import Format
 from engine.config import Device, EncoderMode, EngineConfig
@@ -106,7 +108,7 @@ def serve(
     """Serve the page, the WebSocket and the metrics on one port."""
     logging.basicConfig(level=log_level.value.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with _named(EngineError):
-        config = EngineConfig(
+        engine = EngineConfig(
             model=model,
             device=device,
             encoder=encoder,
@@ -118,8 +120,8 @@ def serve(
         from app import server
 
         server.serve(
-            config,
             server.ServerConfig(
+                engine=engine,
                 host=host,
                 port=port,
                 max_sessions=max_sessions,
@@ -127,7 +129,7 @@ def serve(
                 ssl_keyfile=ssl_keyfile,
                 allow_origins=tuple(allow_origin or ()),
                 log_level=log_level.value,
-            ),
+            )
         )
 
 
@@ -182,22 +184,40 @@ def model_list() -> None:
     """Show the models: name, size, where from, present or not."""
     from engine import registry
 
-    with _named(EngineError):
-        for line in registry.overview():
-            typer.echo(line)
+    table = Table("model", "parameters", "on disk", "where", box=None)
+    for listed in registry.list_models():
+        size = f"{listed.found.size_bytes / 1e6:.0f} MB" if listed.found else "-"
+        where = listed.found.source.value if listed.found else "not on this machine"
+        table.add_row(listed.name, f"{listed.n_parameters / 1e6:.0f} M", size, where)
+    Console(highlight=False).print(table)
 
 
 @bench_cli.command("encoder")
 def bench_encoder(
     model: ModelName = _DEFAULTS.model,
     device: DeviceName = _DEFAULTS.device,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to measure each row of the table.")] = 10.0,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Table of recordings with references; the project's own when left out.")
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None, typer.Option(min=1, help="Requests under way at once; repeatable. [default: 1, 4, 16, 64]")
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each line; the median is shown.")] = 2,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the table as JSON as well.")] = None,
 ) -> None:
-    """Compare one encoder run per tick with one per window, at 1, 4, 16 and 64 at once."""
-    with _named(EngineError):
-        from app import bench_encoder as bench
+    """Compare one encoder run per tick with one per window."""
+    from app.bench import clips, encoder
 
-        bench.run(EngineConfig(model=model, device=device), seconds=seconds)
+    with _named(EngineError, clips.ClipError):
+        encoder.run(
+            EngineConfig(model=model, device=device),
+            manifest=manifest or clips.DEFAULT_MANIFEST,
+            concurrencies=tuple(concurrency or (1, 4, 16, 64)),
+            n_requests=requests,
+            n_rounds=rounds,
+            output=output,
+        )
 
 
 @contextmanager

@@ -36,8 +36,10 @@ from app.messages import (
 )
 from engine.types import Samples
 
+_SILENT = "The server has stopped answering; check it and the network, then try again."
 _EXAMPLE_URL = "ws://localhost:7860/v1/stream"
 CONNECT_TIMEOUT_S = 10.0
+SEND_TIMEOUT_S = 90.0  # a server that is behind makes its clients wait, but gives up on its own before this
 ANSWER_TIMEOUT_S = 120.0  # between two messages once everything is sent: as long as the audio a server may hold back
 _TRY_LATER = CLOSE_CODES[ErrorCode.SERVER_FULL]
 
@@ -127,7 +129,12 @@ class Session:
 
     async def _send(self, message: str | bytes) -> None:
         try:
-            await self._socket.send(message)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._socket.send(message)
+        except TimeoutError as error:
+            if self._wait is not None:
+                self._wait.reschedule(asyncio.get_running_loop().time())  # the reader has nothing to wait for either
+            raise ConnectionLost(_SILENT) from error
         except ConnectionClosed as error:
             raise _lost(error) from error
 
@@ -137,7 +144,7 @@ class Session:
                 text = await self._socket.recv()
             return decode_server_message(text)
         except TimeoutError as error:
-            raise ConnectionLost(f"The server has not answered for {ANSWER_TIMEOUT_S:.0f} s; try again.") from error
+            raise ConnectionLost(_SILENT) from error
         except ConnectionClosed as error:
             raise _lost(error) from error
         except ProtocolError as error:
@@ -203,6 +210,8 @@ async def _send_all(session: Session, audio: AsyncIterable[bytes]) -> None:
     try:
         async for piece in audio:
             await session.send(piece)
+    except ConnectionLost:
+        raise
     except Exception:  # the source failed: what it gave until then is answered first
         await session.finish()
         raise
@@ -211,7 +220,8 @@ async def _send_all(session: Session, audio: AsyncIterable[bytes]) -> None:
 
 async def _connect(url: str) -> ClientConnection:
     try:
-        return await connect_socket(url, compression=None, open_timeout=CONNECT_TIMEOUT_S)
+        # A pong comes only after a server that is behind has taken all audio: pings cannot tell whether it lives.
+        return await connect_socket(url, compression=None, open_timeout=CONNECT_TIMEOUT_S, ping_timeout=None)
     except (InvalidURI, ValueError) as error:
         raise BadAddress(f"{url!r} is not a WebSocket address; it should look like {_EXAMPLE_URL}.") from error
     except InvalidStatus as error:
