@@ -9,7 +9,7 @@ Times on the wire are seconds on the session's sample clock, to the millisecond.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
 import msgspec
@@ -42,7 +42,7 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"  # our fault
 
 
-class CloseCode:
+class CloseCode(IntEnum):
     """WebSocket close codes in use (RFC 6455, section 7.4, and the IANA registry)."""
 
     NORMAL = 1000
@@ -55,7 +55,7 @@ class CloseCode:
     TRY_LATER = 1013
 
 
-CLOSE_CODES: Mapping[ErrorCode, int] = MappingProxyType(
+CLOSE_CODES: Mapping[ErrorCode, CloseCode] = MappingProxyType(
     {
         ErrorCode.BAD_MESSAGE: CloseCode.INVALID_PAYLOAD,
         ErrorCode.AUDIO_FORMAT: CloseCode.UNSUPPORTED_DATA,
@@ -204,7 +204,6 @@ class EndOfSession(StrEnum):
 
     FINISHED = "finished"  # the client said finish and everything was answered
     ERROR = "error"  # an `error` message came before
-    SHUTDOWN = "shutdown"  # the server stops; everything heard was answered
 
 
 class ClosedMessage(_Message, frozen=True, tag="closed"):

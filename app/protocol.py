@@ -36,7 +36,6 @@ from app.messages import (
     ServerMessage,
     SpeechStartedMessage,
     Start,
-    WarningMessage,
     WireSegment,
     WireWord,
     decode_client_message,
@@ -59,10 +58,13 @@ class Connection:
 
     Call `start` or `receive` as frames come; each gives one event or raises `ProtocolError`, after which the
     conversation is over but for what `send` still flushes and `close`.
+
+    Attributes:
+        session_id: told to the client by `ready`.
     """
 
     def __init__(self, *, session_id: str, model: str, languages: Iterable[str]) -> None:
-        self._session_id = session_id
+        self.session_id = session_id
         self._model = model
         self._languages = tuple(languages)
         self._state = _State.AWAITING_START
@@ -128,17 +130,13 @@ class Connection:
         """Say that audio may flow."""
         return self._encode(
             ReadyMessage(
-                session_id=self._session_id, model=self._model, sample_rate=SAMPLE_RATE, languages=self._languages
+                session_id=self.session_id, model=self._model, sample_rate=SAMPLE_RATE, languages=self._languages
             )
         )
 
     def send(self, event: SpeechStarted | Partial | Final) -> str:
         """Say what the engine found."""
         return self._encode(_message_of(event))
-
-    def warn(self, code: ErrorCode, message: str) -> str:
-        """Say something the user should know."""
-        return self._encode(WarningMessage(code=code, message=message))
 
     def error(self, fault: ProtocolError) -> str:
         """Say why the session ends; `close` must follow."""
