@@ -1,0 +1,108 @@
+"""Laws of the endpoint rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset, Pause
+
+RULES = EndpointRules()
+PAUSE_BLOCKS = -(-RULES.pause_samples // BLOCK_SAMPLES)
+
+probabilities = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.2, 0.34, 0.35, 0.4, 0.5, 0.9, 1.0]), st.integers(1, 30)), max_size=30
+).map(lambda runs: [p for p, n in runs for _ in range(n)])
+rules = st.builds(
+    EndpointRules,
+    onset_blocks=st.integers(1, 4),
+    pause_samples=st.integers(1600, 80_000),
+    pre_roll_samples=st.integers(0, 16_000),
+)
+
+
+def observe(endpointer: Endpointer, heard: Sequence[float]) -> list[Onset | Pause]:
+    return [change for p in heard if (change := endpointer.observe(p)) is not None]
+
+
+@given(rules=rules, heard=probabilities)
+def test_utterances_alternate_never_overlap_and_lie_in_what_was_heard(rules: EndpointRules, heard: list[float]) -> None:
+    endpointer = Endpointer(rules)
+    end_of_last, open_since = 0, None
+    for n_blocks, probability in enumerate(heard, start=1):
+        change = endpointer.observe(probability)
+        assert endpointer.heard == n_blocks * BLOCK_SAMPLES
+        match change:
+            case Onset(start):
+                assert open_since is None
+                assert end_of_last <= start < endpointer.heard
+                open_since = start
+            case Pause(end):
+                assert open_since is not None
+                assert open_since < end <= endpointer.heard - rules.pause_samples
+                end_of_last, open_since = end, None
+        assert endpointer.speaking == (open_since is not None)
+        assert endpointer.speech_end <= endpointer.heard
+    last = endpointer.flush()
+    assert (last is not None) == (open_since is not None)
+    assert not endpointer.speaking and endpointer.flush() is None
+
+
+@given(rules=rules, heard=probabilities)
+def test_an_utterance_closes_as_soon_as_the_pause_is_long_enough(rules: EndpointRules, heard: list[float]) -> None:
+    endpointer = Endpointer(rules)
+    for probability in heard:
+        change = endpointer.observe(probability)
+        silence = endpointer.heard - endpointer.speech_end
+        assert not (endpointer.speaking and silence >= rules.pause_samples)
+        if isinstance(change, Pause):
+            assert silence < rules.pause_samples + BLOCK_SAMPLES
+
+
+@given(heard=st.lists(st.floats(0.0, 0.499)))
+def test_nothing_below_the_threshold_opens_an_utterance(heard: list[float]) -> None:
+    assert observe(Endpointer(RULES), heard) == []
+
+
+def test_a_click_opens_nothing() -> None:
+    assert observe(Endpointer(RULES), [0.0, 1.0, 0.0, 1.0, 0.0]) == []
+
+
+def test_the_start_includes_the_pre_roll() -> None:
+    (onset,) = observe(Endpointer(RULES), [0.0] * 40 + [1.0] * 2)
+    assert onset == Onset(40 * BLOCK_SAMPLES - RULES.pre_roll_samples)
+
+
+def test_the_pre_roll_stops_at_the_beginning_of_the_stream() -> None:
+    assert observe(Endpointer(RULES), [1.0, 1.0]) == [Onset(0)]
+
+
+def test_the_pre_roll_stops_at_the_end_of_the_utterance_before() -> None:
+    rules = EndpointRules(pause_samples=10 * BLOCK_SAMPLES, pre_roll_samples=100 * BLOCK_SAMPLES)
+    changes = observe(Endpointer(rules), [1.0] * 3 + [0.0] * 10 + [1.0] * 2)
+    assert changes == [Onset(0), Pause(3 * BLOCK_SAMPLES), Onset(3 * BLOCK_SAMPLES)]
+
+
+def test_between_release_and_threshold_an_open_utterance_stays_open() -> None:
+    assert observe(Endpointer(RULES), [1.0] * 2 + [0.4] * 1000) == [Onset(0)]
+
+
+def test_the_end_is_the_end_of_the_last_speech() -> None:
+    changes = observe(Endpointer(RULES), [1.0] * 5 + [0.0] * PAUSE_BLOCKS)
+    assert changes == [Onset(0), Pause(5 * BLOCK_SAMPLES)]
+
+
+def test_flush_closes_at_the_end_of_the_last_speech() -> None:
+    endpointer = Endpointer(RULES)
+    observe(endpointer, [1.0] * 5 + [0.0] * 2)
+    assert endpointer.flush() == Pause(5 * BLOCK_SAMPLES)
+
+
+@pytest.mark.parametrize("pause_ms", [100, 320, 500, 5000])
+def test_the_hangover_is_never_longer_than_the_pause(pause_ms: int) -> None:
+    rules = EndpointRules.with_pause_ms(pause_ms)
+    assert rules.pause_samples == pause_ms * 16
+    assert rules.hangover_samples == min(RULES.hangover_samples, rules.pause_samples)
