@@ -149,8 +149,9 @@ class Scheduler:
         self.waiting.append(Sequence(request))
 
     def abort(self, session_id: str) -> None:
-        """Drop everything of a session."""
+        """Drop everything of a session, so that another one may have its name."""
         self._evict(lambda request: request.session_id == session_id)
+        self._encoded = {window: row for window, row in self._encoded.items() if window[0] != session_id}
 
     def schedule(self) -> Plan:
         """Admit as many as there are free slots and return the plan of this tick."""

@@ -1,0 +1,266 @@
+"""Laws of the scheduler, which never sees a tensor."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.scheduler import Gain, Plan, Prefilled, Scheduler, Sequence, Status, StepOutput
+from engine.types import SAMPLE_RATE, FinishReason, Request, Window
+
+END = Gain((), (-0.1,), ended=True)
+MORE = Gain((7,), (-0.2,), ended=False)
+
+
+def make_request(
+    session_id: str = "s",
+    utterance_id: int = 0,
+    *,
+    window: Window | None = None,
+    prefix: tuple[int, ...] = (),
+    draft: tuple[int, ...] = (),
+    is_final: bool = False,
+    ready_at: float = 0.0,
+) -> Request:
+    return Request(
+        session_id=session_id,
+        utterance_id=utterance_id,
+        window=window or Window(0, 2 * SAMPLE_RATE),
+        audio=np.zeros(1, dtype=np.float32),
+        prefix=prefix,
+        draft=draft,
+        language="en",
+        wants_words=is_final,
+        is_final=is_final,
+        ready_at=ready_at,
+    )
+
+
+def make_output(plan: Plan, *, ended: bool) -> StepOutput:
+    gain = END if ended else MORE
+    return StepOutput(
+        tuple(Prefilled("en", 0.1) for _ in plan.prefill), (gain,) * len(plan.prefill), (gain,) * len(plan.decode)
+    )
+
+
+def tick(scheduler: Scheduler, *, ended: bool = True) -> tuple[Plan, list[Sequence]]:
+    """One round in which every row gains one token, or ends."""
+    plan = scheduler.schedule()
+    finished = scheduler.update(plan, make_output(plan, ended=ended))
+    scheduler.release(finished)
+    return plan, finished
+
+
+def keys(sequences: tuple[Sequence, ...] | list[Sequence]) -> list[str]:
+    return [sequence.request.session_id for sequence in sequences]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Requests come and go in any order; the machine knows what each row's encoder output is of."""
+
+    @initialize(n_slots=st.integers(1, 4))
+    def start(self, n_slots: int) -> None:
+        self.scheduler = Scheduler(n_slots)
+        self.encoded: dict[int, tuple[str, Window]] = {}  # row -> what was encoded into it last
+        self.everything: dict[Sequence, None] = {}
+        self.clock = itertools.count()
+
+    @rule(session=st.sampled_from("abc"), utterance=st.integers(0, 1), is_final=st.booleans(), length=st.integers(1, 2))
+    def submit(self, session: str, utterance: int, is_final: bool, length: int) -> None:
+        window = Window(utterance * 9 * SAMPLE_RATE, (utterance * 9 + length) * SAMPLE_RATE)
+        request = make_request(session, utterance, window=window, is_final=is_final, ready_at=next(self.clock))
+        self.scheduler.submit(request)
+        mine = [s for s in self.live() if (s.request.session_id, s.request.utterance_id) == (session, utterance)]
+        assert [s.request for s in mine] == [request], "an older request of the utterance is evicted"
+
+    @rule(session=st.sampled_from("abc"))
+    def abort(self, session: str) -> None:
+        self.scheduler.abort(session)
+        assert session not in keys(self.live())
+        self.encoded = {row: key for row, key in self.encoded.items() if key[0] != session}
+
+    @precondition(lambda self: self.scheduler.has_work)
+    @rule(data=st.data())
+    def tick(self, data: st.DataObject) -> None:
+        held = {self.encoded[row] for row in self.encoded if self.scheduler.slots.is_free(row)}
+        waiting, n_free = list(self.scheduler.waiting), self.scheduler.slots.n_free
+        running = list(self.scheduler.running)
+        plan = self.scheduler.schedule()
+        assert list(plan.decode) == running
+        assert len(plan.prefill) == min(len(waiting), n_free)
+        self.check_admission(plan, waiting)
+        self.check_encoding(plan, held)
+        gains = st.sampled_from([END, MORE])
+        prefill_gains = tuple(data.draw(gains) for _ in plan.prefill)
+        decode_gains = tuple(data.draw(gains) for _ in plan.decode)
+        output = StepOutput(tuple(Prefilled("en", 0.1) for _ in plan.prefill), prefill_gains, decode_gains)
+        finished = self.scheduler.update(plan, output)
+        assert all(s.slot is not None and self.scheduler.slots.holds(s.slot) for s in finished)
+        self.scheduler.release(finished)
+        assert all(s.status is Status.FINISHED for s in finished)
+
+    def check_admission(self, plan: Plan, waiting: list[Sequence]) -> None:
+        """Finals before partials, then whoever has waited longest."""
+        order = [(not s.request.is_final, s.request.ready_at) for s in plan.prefill]
+        left = [(not s.request.is_final, s.request.ready_at) for s in waiting if s not in plan.prefill]
+        assert order == sorted(order)
+        assert not order or not left or order[-1] <= min(left)
+
+    def check_encoding(self, plan: Plan, held: set[tuple[str, Window]]) -> None:
+        """What a free row holds is not encoded again; what is not encoded is in its row."""
+        assert set(plan.encode) <= set(plan.prefill)
+        for sequence in plan.prefill:
+            assert sequence.slot is not None
+            key = (sequence.request.session_id, sequence.request.window)
+            if sequence in plan.encode:
+                assert key not in held
+                self.encoded[sequence.slot.index] = key
+        for sequence in plan.prefill:
+            assert sequence.slot is not None
+            assert self.encoded[sequence.slot.index] == (sequence.request.session_id, sequence.request.window)
+
+    def live(self) -> list[Sequence]:
+        live = self.scheduler.waiting + self.scheduler.running
+        self.everything.update(dict.fromkeys(live))
+        return live
+
+    @invariant()
+    def a_sequence_is_in_one_state_and_holds_a_slot_exactly_while_it_runs(self) -> None:
+        live = self.live()
+        assert len(live) == len(set(live))
+        for sequence in self.scheduler.waiting:
+            assert sequence.status is Status.WAITING and sequence.slot is None
+        for sequence in self.scheduler.running:
+            assert sequence.status is Status.RUNNING
+            assert sequence.slot is not None and self.scheduler.slots.holds(sequence.slot)
+        for sequence in self.everything.keys() - set(live):
+            assert sequence.slot is None
+        assert self.scheduler.slots.n_used == len(self.scheduler.running)
+        assert self.scheduler.has_work == bool(live)
+
+
+TestAnyOrder = AnyOrder.TestCase
+
+
+def test_rows_join_and_leave_the_running_batch_at_any_tick() -> None:
+    scheduler = Scheduler(4)
+    scheduler.submit(make_request("a"))
+    tick(scheduler, ended=False)
+    scheduler.submit(make_request("b"))
+    plan, _ = tick(scheduler, ended=False)
+    assert (keys(plan.decode), keys(plan.prefill)) == (["a"], ["b"])
+    plan, finished = tick(scheduler)
+    assert keys(plan.decode) == ["a", "b"] and keys(finished) == ["a", "b"]
+    assert not scheduler.has_work and scheduler.schedule().is_empty
+
+
+def test_finals_go_first() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request("partial", ready_at=1.0))
+    scheduler.submit(make_request("final", is_final=True, ready_at=2.0))
+    assert [keys(tick(scheduler)[0].prefill) for _ in range(2)] == [["final"], ["partial"]]
+
+
+def test_a_final_evicts_the_partial_of_its_utterance() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request("a"))
+    tick(scheduler, ended=False)
+    scheduler.submit(make_request("a", is_final=True, window=Window(0, 3 * SAMPLE_RATE)))
+    plan, finished = tick(scheduler)
+    assert plan.decode == ()
+    assert [s.request.is_final for s in finished] == [True]
+
+
+def test_utterances_of_a_session_run_side_by_side() -> None:
+    scheduler = Scheduler(2)
+    scheduler.submit(make_request(utterance_id=0, is_final=True))
+    scheduler.submit(make_request(utterance_id=1, window=Window(80_000, 90_000)))
+    assert len(tick(scheduler)[0].prefill) == 2
+
+
+@given(n_sessions=st.integers(1, 12), n_slots=st.integers(1, 4), length=st.integers(0, 3), is_final=st.booleans())
+def test_everybody_is_admitted_within_one_round_of_all_sessions(
+    n_sessions: int, n_slots: int, length: int, is_final: bool
+) -> None:
+    """Each session asks again as soon as it is answered; none waits for more than one answer of every other."""
+    scheduler = Scheduler(n_slots)
+    clock = itertools.count()
+    for session in range(n_sessions):
+        scheduler.submit(make_request(str(session), is_final=is_final, ready_at=next(clock)))
+    most_ticks = -(-n_sessions // n_slots) * (length + 1) + 1
+    waited = dict.fromkeys(map(str, range(n_sessions)), 0)
+    for _ in range(5 * most_ticks):
+        plan = scheduler.schedule()
+        for session in waited:
+            waited[session] = 0 if session in keys(plan.prefill) else waited[session] + 1
+        assert max(waited.values()) <= most_ticks
+        gains = [END if len(s.tokens) >= length else MORE for s in (*plan.prefill, *plan.decode)]
+        known = tuple(Prefilled("en", 0.1) for _ in plan.prefill)
+        split = len(plan.prefill)
+        finished = scheduler.update(plan, StepOutput(known, tuple(gains[:split]), tuple(gains[split:])))
+        scheduler.release(finished)
+        for sequence in finished:
+            scheduler.submit(make_request(sequence.request.session_id, is_final=is_final, ready_at=next(clock)))
+
+
+def test_a_window_that_is_asked_for_again_is_not_encoded_again() -> None:
+    scheduler = Scheduler(3)
+    scheduler.submit(make_request("other"))
+    scheduler.submit(make_request("a"))
+    tick(scheduler)
+    scheduler.submit(make_request("new", is_final=True))
+    scheduler.submit(make_request("a", is_final=True))
+    plan, _ = tick(scheduler)
+    assert keys(plan.encode) == ["new"] and sorted(keys(plan.prefill)) == ["a", "new"]
+
+
+def test_a_longer_window_is_encoded() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request())
+    tick(scheduler)
+    scheduler.submit(make_request(window=Window(0, 2 * SAMPLE_RATE + 1)))
+    assert len(tick(scheduler)[0].encode) == 1
+
+
+def test_a_new_session_with_an_old_name_gets_its_own_audio() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request())
+    tick(scheduler)
+    scheduler.abort("s")
+    scheduler.submit(make_request())
+    assert len(tick(scheduler)[0].encode) == 1
+
+
+def test_the_result_carries_what_was_gained() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request(prefix=(1, 2)))
+    plan = scheduler.schedule()
+    known = (Prefilled("de", 0.25),)
+    assert scheduler.update(plan, StepOutput(known, (Gain((3, 4), (-1.0, -2.0), ended=False),), ())) == []
+    plan = scheduler.schedule()
+    (sequence,) = scheduler.update(plan, StepOutput((), (), (Gain((), (-3.0,), ended=True),)))
+    hypothesis = sequence.to_hypothesis()
+    assert hypothesis.tokens == (1, 2, 3, 4)
+    assert hypothesis.avg_logprob == pytest.approx(-2.0)
+    assert (hypothesis.language, hypothesis.no_speech_prob) == ("de", 0.25)
+    assert hypothesis.finish_reason is FinishReason.END_OF_TEXT
+
+
+@given(seconds=st.integers(1, 30), gained=st.integers(1, 40))
+def test_a_loop_ends_at_the_token_limit(seconds: int, gained: int) -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request(window=Window(0, seconds * SAMPLE_RATE)))
+    finished: list[Sequence] = []
+    while not finished:
+        plan = scheduler.schedule()
+        gain = Gain((7,) * gained, (-0.1,) * gained, ended=False)
+        known = tuple(Prefilled("en", 0.1) for _ in plan.prefill)
+        finished = scheduler.update(plan, StepOutput(known, (gain,) * len(plan.prefill), (gain,) * len(plan.decode)))
+    (sequence,) = finished
+    assert sequence.finish_reason is FinishReason.TOKEN_LIMIT
+    assert len(sequence.tokens) == sequence.max_tokens <= 224
