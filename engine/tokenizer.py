@@ -15,8 +15,9 @@ from __future__ import annotations
 import codecs
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from functools import partial
 
 from engine.checkpoint import Checkpoint
 from engine.errors import ModelLoadError
@@ -28,6 +29,9 @@ LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 _LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
 
 _OPENING = frozenset("\"'“‘«„¿¡([{-–—「『（《〈【")
+
+
+_Group = tuple[list[int], str]  # tokens and their text
 
 
 class Task(StrEnum):
@@ -103,18 +107,9 @@ class Tokenizer:
                 whole characters, but Latin letters and digits stay together. None: by spaces.
         """
         by_spaces = language not in LANGUAGES_WITHOUT_SPACES
-        words: list[list[int]] = []
-        texts: list[str] = []
-        for group, text in self._whole_characters(tokens):
-            if words and _continues(texts[-1], text, by_spaces=by_spaces):
-                words[-1] += group
-                texts[-1] += text
-            else:
-                words.append(group)
-                texts.append(text)
-        if len(words) > 1 and not texts[-1].strip():
-            words[-2] += words.pop()
-        return words
+        words = _merge(self._whole_characters(tokens), _belongs_by_space if by_spaces else _belongs_by_script)
+        words = _merge(words, partial(_belongs_by_punctuation, by_spaces=by_spaces))
+        return [group for group, _ in words]
 
     # ---------------------------------------------------------------------------------------------- private
 
@@ -146,9 +141,9 @@ class Tokenizer:
             pieces.append(bytes(byte_of[character] for character in characters))
         return pieces
 
-    def _whole_characters(self, tokens: Sequence[int]) -> list[tuple[list[int], str]]:
+    def _whole_characters(self, tokens: Sequence[int]) -> list[_Group]:
         """The least groups that end where a character ends; an unfinished last one joins its neighbour."""
-        groups: list[tuple[list[int], str]] = []
+        groups: list[_Group] = []
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         group: list[int] = []
         text = ""
@@ -175,16 +170,31 @@ def language_names() -> dict[str, str]:
     return {code: name.title() for code, name in LANGUAGES.items()}
 
 
-def _continues(word: str, text: str, *, by_spaces: bool) -> bool:
-    """Whether `text` belongs to `word`, which stands before it."""
-    if _is_opening(word, by_spaces=by_spaces) or not word.strip():
+def _merge(groups: Iterable[_Group], belongs: Callable[[str, str], bool]) -> list[_Group]:
+    """Join each group to the one before it where their texts belong together."""
+    merged: list[_Group] = []
+    for tokens, text in groups:
+        if merged and belongs(merged[-1][1], text):
+            before, word = merged[-1]
+            merged[-1] = (before + tokens, word + text)
+        else:
+            merged.append((tokens, text))
+    return merged
+
+
+def _belongs_by_space(_word: str, text: str) -> bool:
+    return not text[:1].isspace()
+
+
+def _belongs_by_script(word: str, text: str) -> bool:
+    """Marks belong to the letter before them (vowel signs, tones), Latin letters and digits to each other."""
+    return unicodedata.category(text[0]).startswith("M") or (_is_latin(word[-1]) and _is_latin(text[0]))
+
+
+def _belongs_by_punctuation(word: str, text: str, *, by_spaces: bool) -> bool:
+    if _is_opening(word, by_spaces=by_spaces) or not word.strip() or not text.strip():
         return True
-    if _is_punctuation(text):
-        return not _is_opening(text, by_spaces=by_spaces)
-    if text[0].isspace():
-        return False
-    is_mark = unicodedata.category(text[0]).startswith("M")  # a vowel sign or tone of the letter before
-    return by_spaces or is_mark or (_is_latin(word[-1]) and _is_latin(text[0]))
+    return _is_punctuation(text) and not _is_opening(text, by_spaces=by_spaces)
 
 
 def _is_punctuation(text: str) -> bool:
