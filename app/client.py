@@ -36,10 +36,10 @@ from app.messages import (
 )
 from engine.types import Samples
 
-_SILENT = "The server has stopped answering; check it and the network, then try again."
 _EXAMPLE_URL = "ws://localhost:7860/v1/stream"
 CONNECT_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 90.0  # a server that is behind makes its clients wait, but gives up on its own before this
+CLOSE_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 120.0  # between two messages once everything is sent: as long as the audio a server may hold back
 _TRY_LATER = CLOSE_CODES[ErrorCode.SERVER_FULL]
 
@@ -134,7 +134,7 @@ class Session:
         except TimeoutError as error:
             if self._wait is not None:
                 self._wait.reschedule(asyncio.get_running_loop().time())  # the reader has nothing to wait for either
-            raise ConnectionLost(_SILENT) from error
+            raise self._given_up() from error
         except ConnectionClosed as error:
             raise _lost(error) from error
 
@@ -144,13 +144,18 @@ class Session:
                 text = await self._socket.recv()
             return decode_server_message(text)
         except TimeoutError as error:
-            raise ConnectionLost(_SILENT) from error
+            raise self._given_up() from error
         except ConnectionClosed as error:
             raise _lost(error) from error
         except ProtocolError as error:
             raise ConnectionLost(f"{error.message} Client and server may be of unlike versions.") from error
         finally:
             self._wait = None
+
+    def _given_up(self) -> ConnectionLost:
+        """Drop the connection without a farewell, which would not be answered either."""
+        self._socket.transport.abort()
+        return ConnectionLost("The server has stopped answering; check it and the network, then try again.")
 
 
 @asynccontextmanager
@@ -221,7 +226,9 @@ async def _send_all(session: Session, audio: AsyncIterable[bytes]) -> None:
 async def _connect(url: str) -> ClientConnection:
     try:
         # A pong comes only after a server that is behind has taken all audio: pings cannot tell whether it lives.
-        return await connect_socket(url, compression=None, open_timeout=CONNECT_TIMEOUT_S, ping_timeout=None)
+        return await connect_socket(
+            url, compression=None, open_timeout=CONNECT_TIMEOUT_S, close_timeout=CLOSE_TIMEOUT_S, ping_timeout=None
+        )
     except (InvalidURI, ValueError) as error:
         raise BadAddress(f"{url!r} is not a WebSocket address; it should look like {_EXAMPLE_URL}.") from error
     except InvalidStatus as error:
@@ -264,15 +271,11 @@ async def _greet(socket: ClientConnection, start: Start) -> ReadyMessage:
 
 
 def _wrong_answer(url: str, status: int) -> ServerUnreachable:
-    match status:
-        case 404:
-            return ServerUnreachable(f"The server has nothing at {url}; the path should be /v1/stream.")
-        case 401 | 403:
-            return ServerUnreachable(f"The server does not let this client in at {url} (HTTP {status}).")
-        case 503:
-            return ServerUnreachable(f"The server at {url} is not ready yet (HTTP 503); try again in a moment.")
-        case _:
-            return ServerUnreachable(f"{url} answered with HTTP {status} instead of a WebSocket; check the address.")
+    if status == 503:
+        return ServerUnreachable(f"The server at {url} is not ready yet (HTTP 503); try again in a moment.")
+    return ServerUnreachable(
+        f"What answers at {url} opens no WebSocket there (HTTP {status}); the path should be /v1/stream."
+    )
 
 
 def _refused(message: ErrorMessage | None) -> ClientError:

@@ -83,11 +83,14 @@ def to_json(finals: Sequence[FinalMessage]) -> str:
 
 
 def cues(finals: Iterable[FinalMessage]) -> list[Cue]:
-    """Cut the segments of finals into cues; a segment too long for one is shared out over several by its characters."""
+    """Cut the segments of finals into cues; one too long is shared out over several by its characters.
+
+    A final without segments counts as one.
+    """
     found: list[Cue] = []
     clock_ms = 0  # where the cue before ended
     for final in finals:
-        for segment in final.segments:
+        for segment in final.segments or (final,):
             lines = textwrap.wrap(_one_line(segment.text), LINE_CHARS)
             groups = [tuple(lines[i : i + LINES_PER_CUE]) for i in range(0, len(lines), LINES_PER_CUE)]
             start_ms = max(clock_ms, round(segment.start * 1000))

@@ -85,6 +85,11 @@ def test_a_long_segment_is_shared_out_by_its_characters() -> None:
     assert (second.start_ms, second.end_ms) == (4000, 8000)
 
 
+def test_a_final_without_segments_is_one() -> None:
+    (cue,) = cues([make_final(text="Hello.")])
+    assert cue.lines == ("Hello.",)
+
+
 def test_text_has_one_line_per_utterance_with_words() -> None:
     said = [make_final(text=" One\ntwo. "), make_final(text=""), make_final(text="Three.")]
     assert to_txt(said) == "One two.\nThree.\n"
