@@ -111,8 +111,11 @@ def to_hugging_face(variables: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
         ModelLoadError: a key bias is not zero, or quantised weights lack their scale.
     """
     weights: dict[str, torch.Tensor] = {}
+    embedding = variables.get("decoder/embeddings/weight")
     for name, array in variables.items():
         module, _, parameter = name.rpartition("/")
+        if name == "decoder/projection/weight" and array is embedding:
+            continue  # an alias: Whisper's output projection is the token embedding
         if parameter == "weight":
             array = _dequantised(name, variables)
         if module in _MODULES and parameter in _PARAMETERS:
