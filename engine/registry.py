@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever client the hub library uses
+from huggingface_hub import errors as hub_errors
+from huggingface_hub import utils as hub_utils
 
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.errors import ModelLoadError, ModelNotFound
@@ -138,7 +138,6 @@ PARAMETERS = {
 }
 ALIASES = {"large": "large-v3", "turbo": "large-v3-turbo"}
 
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _CONFIGURATION = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 _OLD_TOKENIZER = ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json", "normalizer.json")
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.bin")
@@ -183,9 +182,9 @@ def resolve(
         if name in packages and (found := _find_package(name, packages[name])):
             _check_weights(packages[name])
             return found
-    elif (folder := Path(model).expanduser()).is_dir():
+    elif model and (folder := Path(model).expanduser()).is_dir():
         return ResolvedModel(folder.resolve().name, folder, Source.FOLDER)
-    elif not _REPOSITORY.fullmatch(model):
+    elif not _is_repository(model):
         raise ModelNotFound(
             f"There is no model {model!r}: it is neither a folder, nor a Hugging Face id such as openai/whisper-small, "
             f"nor one of {', '.join(PARAMETERS)}."
@@ -241,6 +240,14 @@ def _check_weights(packaged: PackagedModel) -> None:
 # ------------------------------------------------------------------------------------------------ Hugging Face
 
 
+def _is_repository(model: str) -> bool:
+    try:
+        hub_utils.validate_repo_id(model)  # type: ignore[attr-defined]  # documented, but not marked as exported
+    except hub_errors.HFValidationError:
+        return False
+    return "/" in model
+
+
 def _repositories(name: str) -> Sequence[str]:
     """Where Hugging Face has a model: the original, then what faster-whisper downloads."""
     if name not in PARAMETERS:
@@ -273,7 +280,8 @@ def _download(name: str, packaged: PackagedModel | None, *, cache: Path | None, 
             endpoint=hub,
             etag_timeout=HUB_TIMEOUT_S,
         )
-    except (HTTPError, OSError) as fault:  # no network, no such repository, no access to it, disk full
+    # HTTPError is that of whichever client the hub library uses: its faults in mid-download are no OSError.
+    except (hub_errors.HTTPError, OSError) as fault:  # type: ignore[attr-defined]
         reason = " ".join(str(fault).split("\n")[0].split()) or type(fault).__name__
         raise ModelNotFound(_not_found(name, packaged, cache=cache, reason=reason)) from fault
     if not _is_whole(Path(folder)):
