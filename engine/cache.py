@@ -1,9 +1,14 @@
-"""Keys and values of every row that is being decoded, preallocated.
+"""Keys and values of every row, preallocated: text, encoder and cross-attention.
 
 One row per slot (engine/slots.py decides who holds which). Nothing is concatenated or allocated per step: a decode step
 writes one position per layer and reads a slice. Owned by engine/runner.py.
 
-Shapes: as in engine/model.py; R rows, L layers, T_max = 448 text positions, S_max = 1500 encoder positions.
+The audio of a row is laid out as one run of keys: the window's own positions, then the silence tail that stands for the
+rest of Whisper's 30 seconds (engine/silence.py). `bias` is added to the attention scores: 0 for the window's own
+positions, the log of how many positions a tail key stands for, and -inf behind the run. Encoder self-attention and the
+decoder's cross-attention share layout and bias.
+
+Shapes: as in engine/model.py; R rows, S = 1500 encoder positions, G tail keys.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.checkpoint import Dimensions
+from engine.silence import SilenceTail
 
 
 class Rows:
@@ -34,22 +40,31 @@ class Rows:
 
 
 class KVCache:
-    """Self-attention (text) and cross-attention (audio) keys and values of all rows.
+    """All rows of all layers.
 
     `lengths[row]` is the number of text positions that are valid; whoever runs the decoder keeps it true.
     """
 
     def __init__(self, dimensions: Dimensions, n_rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
-        head_width = dimensions.n_state // dimensions.n_heads
-        text = (n_rows, dimensions.n_heads, dimensions.n_text_positions, head_width)
-        audio = (n_rows, dimensions.n_heads, dimensions.n_audio_positions, head_width)
-        layers = range(dimensions.n_decoder_layers)
-        self._text_keys = [torch.zeros(text, device=device, dtype=dtype) for _ in layers]
-        self._text_values = [torch.zeros(text, device=device, dtype=dtype) for _ in layers]
-        self._audio_keys = [torch.zeros(audio, device=device, dtype=dtype) for _ in layers]
-        self._audio_values = [torch.zeros(audio, device=device, dtype=dtype) for _ in layers]
+        self._n_positions = dimensions.n_audio_positions
         self._n_text_positions = dimensions.n_text_positions
+        head_width = dimensions.n_state // dimensions.n_heads
+        text = (2, n_rows, dimensions.n_heads, dimensions.n_text_positions, head_width)
+        audio = (2, n_rows, dimensions.n_heads, dimensions.n_audio_positions, head_width)
+
+        def stores(shape: tuple[int, ...], n_layers: int) -> list[Tensor]:
+            return [torch.zeros(shape, device=device, dtype=dtype) for _ in range(n_layers)]
+
+        self._text = stores(text, dimensions.n_decoder_layers)  # [0] keys, [1] values
+        self._cross = stores(audio, dimensions.n_decoder_layers)
+        self._encoder = stores(audio, dimensions.n_encoder_layers)
+        self._bias = torch.full((n_rows, self._n_positions), -torch.inf, device=device, dtype=dtype)
+        self._tails: list[SilenceTail | None] = [None] * n_rows
+        self._n_keys = [1] * n_rows  # of audio; a row never used has one, so that attention to it is defined
+        self._bias[:, 0] = 0
         self.lengths = [0] * n_rows
+
+    # ------------------------------------------------------------------------------------------------ text
 
     def text_extent(self, rows: Rows, n_new: int) -> int:
         """Return how many key positions a pass with `n_new` tokens per row has to look at."""
@@ -60,21 +75,59 @@ class KVCache:
     ) -> tuple[Tensor, Tensor]:
         """Write (B, T, H, D) keys and values at (B, T) positions; return (B, H, n_keys, D) of each to attend to."""
         at = rows.tensor[:, None]
-        self._text_keys[layer][at, :, positions] = keys
-        self._text_values[layer][at, :, positions] = values
-        return (
-            rows.pick(self._text_keys[layer])[:, :, :n_keys],
-            rows.pick(self._text_values[layer])[:, :, :n_keys],
-        )
+        key_store, value_store = self._text[layer]
+        key_store[at, :, positions] = keys
+        value_store[at, :, positions] = values
+        return rows.pick(key_store)[:, :, :n_keys], rows.pick(value_store)[:, :, :n_keys]
 
-    def write_audio(self, layer: int, rows: Rows, keys: Tensor, values: Tensor) -> None:
-        """Fill rows from (P, C) keys and values, P = B * S."""
-        for store, flat in ((self._audio_keys[layer], keys), (self._audio_values[layer], values)):
-            n_heads, n_positions, head_width = store.shape[1:]
-            split = flat.view(-1, n_positions, n_heads, head_width).transpose(1, 2)  # (B, H, S, D)
-            for row, window in zip(rows.indices, split, strict=True):
-                store[row] = window
+    # ------------------------------------------------------------------------------------------------ audio
 
-    def audio(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return (B, H, S, D) keys and values of the rows' windows."""
-        return rows.pick(self._audio_keys[layer]), rows.pick(self._audio_values[layer])
+    def lay_out(self, row: int, n_positions: int, tail: SilenceTail | None) -> None:
+        """Begin a window: so many positions of its own, then the tail from there on."""
+        log_weights = tail.log_weights_from(n_positions) if tail else self._bias[row, :0]
+        n_keys = n_positions + len(log_weights)
+        self._bias[row, :n_positions] = 0
+        self._bias[row, n_positions:n_keys] = log_weights
+        self._bias[row, n_keys:] = -torch.inf
+        self._n_keys[row] = n_keys
+        self._tails[row] = tail
+
+    def write_encoder(self, layer: int, row: int, span: slice, keys: Tensor, values: Tensor) -> None:
+        """Write (n, H, D) self-attention keys and values of the encoder at positions `span`, and the tail behind."""
+        tail = self._tails[row]
+        self._write(self._encoder[layer], row, span, keys, values, tail.encoder[layer] if tail else None)
+
+    def write_cross(self, layer: int, row: int, span: slice, keys: Tensor, values: Tensor) -> None:
+        """Write (n, H, D) cross-attention keys and values at positions `span`, and the tail behind."""
+        tail = self._tails[row]
+        self._write(self._cross[layer], row, span, keys, values, tail.cross[layer] if tail else None)
+
+    def _write(self, store: Tensor, row: int, span: slice, keys: Tensor, values: Tensor, tail: Tensor | None) -> None:
+        store[0, row, :, span] = keys.transpose(0, 1)
+        store[1, row, :, span] = values.transpose(0, 1)
+        if tail is not None:
+            n_tail = self._n_keys[row] - span.stop
+            store[:, row, :, span.stop : self._n_keys[row]] = tail[:, :, tail.shape[2] - n_tail :]
+
+    def encoder(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return keys and values, each (1, H, n_keys, D), and bias (n_keys,) of one row's window."""
+        n_keys = self._n_keys[row]
+        keys, values = self._encoder[layer][:, row : row + 1, :, :n_keys]
+        return keys, values, self._bias[row, :n_keys]
+
+    def cross_bias(self, rows: Rows) -> Tensor:
+        """Return (B, n_keys) to be added to cross-attention scores; n_keys of the longest of the rows."""
+        return rows.pick(self._bias)[:, : max(self._n_keys[row] for row in rows.indices)]
+
+    def cross(self, layer: int, rows: Rows, n_keys: int) -> tuple[Tensor, Tensor]:
+        """Return (B, H, n_keys, D) keys and values."""
+        keys, values = self._cross[layer]
+        return rows.pick(keys)[:, :, :n_keys], rows.pick(values)[:, :, :n_keys]
+
+    def encoder_store(self, layer: int) -> Tensor:
+        """Return all (2, R, H, S, D) self-attention keys and values of an encoder layer."""
+        return self._encoder[layer]
+
+    def cross_store(self, layer: int) -> Tensor:
+        """Return all (2, R, H, S, D) cross-attention keys and values of a decoder layer."""
+        return self._cross[layer]

@@ -18,6 +18,13 @@ class EncoderMode(StrEnum):
     SEQUENTIAL = "sequential"  # one call each, for comparison: the same words, more time
 
 
+class Context(StrEnum):
+    """What the encoder sees behind the audio of a window."""
+
+    TAIL = "tail"  # the kept keys and values of silence; only real audio is computed
+    FULL = "full"  # silence up to 30 s, computed for every window, as in training
+
+
 class Device(StrEnum):
     """Where the model runs."""
 
@@ -34,6 +41,7 @@ class EngineConfig:
         model: short name, Hugging Face id, or folder of a checkpoint.
         device: where the model runs.
         encoder: batched or sequential.
+        context: tail or full.
         n_slots: rows of the KV cache: the most windows that are decoded at once.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
         n_threads: torch threads; 0 leaves torch's own choice.
@@ -44,6 +52,7 @@ class EngineConfig:
     model: str = "tiny.en"
     device: Device = Device.AUTO
     encoder: EncoderMode = EncoderMode.BATCHED
+    context: Context = Context.TAIL
     n_slots: int = 16
     gather_ms: float = 0.0
     n_threads: int = 0

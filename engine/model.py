@@ -11,6 +11,7 @@ C model width, V vocabulary, P = sum of encoder positions over the windows of a 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,40 +22,65 @@ from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint, Dimensions
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderInput:
+    """The part of one window that is to be encoded.
+
+    Attributes:
+        row: where keys and values go in the cache; the row is laid out for the whole window.
+        span: positions of the window to encode; those before it are in the cache already.
+        mel: (M, F) frames from `first_frame(span)` up to `2 * span.stop` inclusive: two frames of context on the left
+            (none at the start of the window) and one on the right, so that the convolutions see what they would see
+            in the whole window.
+    """
+
+    row: int
+    span: slice
+    mel: Tensor
+
+    @staticmethod
+    def first_frame(span: slice) -> int:
+        """Return the first mel frame that the positions of `span` depend on."""
+        return max(0, 2 * int(span.start) - 2)
+
+
 class Encoder(nn.Module):
-    """Log-mel spectrogram -> audio features, all windows of a tick in one call."""
+    """Log-mel spectrogram -> audio features, all windows of a tick in one call.
+
+    Windows of unlike length are packed, not padded: convolutions and attention see each window by itself, everything
+    else sees one (P, C) matrix.
+    """
 
     def __init__(self, dimensions: Dimensions) -> None:
         super().__init__()
         width = dimensions.n_state
-        self.conv1 = nn.Conv1d(dimensions.n_mels, width, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv1d(width, width, kernel_size=3, stride=2, padding=1)
+        self.conv1 = nn.Conv1d(dimensions.n_mels, width, kernel_size=3)
+        self.conv2 = nn.Conv1d(width, width, kernel_size=3, stride=2)
         self.positions = nn.Parameter(torch.empty(dimensions.n_audio_positions, width))
         self.layers = nn.ModuleList(
             EncoderLayer(width, dimensions.n_heads, dimensions.ffn) for _ in range(dimensions.n_encoder_layers)
         )
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, mel: Tensor) -> Tensor:
-        """Encode windows of equal length.
-
-        Args:
-            mel: (N, M, F) or, for one window, (M, F); any float dtype and device, F even.
+    def forward(self, inputs: Sequence[EncoderInput], cache: KVCache) -> Tensor:
+        """Encode windows; their self-attention keys and values are written to the cache.
 
         Returns:
-            (N * F/2, C): the windows' outputs one after another, ready for cross-attention.
+            (P, C): the outputs one after another, ready for cross-attention.
         """
-        if mel.dim() == 2:
-            mel = mel.unsqueeze(0)
-        assert mel.dim() == 3 and mel.shape[-1] % 2 == 0, f"mel of shape {tuple(mel.shape)}"
-        mel = mel.to(self.positions)  # device and dtype of the weights
-        x = F.gelu(self.conv1(mel))
-        x = F.gelu(self.conv2(x)).transpose(1, 2)  # (N, S, C)
-        n_windows, n_positions, width = x.shape
-        x = (x + self.positions[:n_positions]).reshape(n_windows * n_positions, width)  # (P, C)
-        for layer in self.layers:
-            x = layer(x, n_windows)
+        x = torch.cat([self._embed(window) for window in inputs])  # (P, C)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, index, inputs, cache)
         return self.norm(x)  # type: ignore[no-any-return]
+
+    def _embed(self, window: EncoderInput) -> Tensor:
+        """Return (n, C) inputs of the first layer for one window."""
+        mel = window.mel.to(self.positions).unsqueeze(0)  # device and dtype of the weights
+        # Whisper pads both convolutions with zeros at the ends of the 30 seconds; elsewhere the context is real.
+        at_start = window.span.start == 0
+        x = F.gelu(self.conv1(F.pad(mel, (1, 0)) if at_start else mel))
+        x = F.gelu(self.conv2(F.pad(x, (1, 0)) if at_start else x))  # (1, C, n)
+        return x[0].T + self.positions[window.span]
 
 
 class EncoderLayer(nn.Module):
@@ -68,13 +94,20 @@ class EncoderLayer(nn.Module):
         self.ffn = FeedForward(width, n_ffn)
         self.n_heads = n_heads
 
-    def forward(self, x: Tensor, n_windows: int) -> Tensor:
-        """Take and return (P, C); P is n_windows equal stretches."""
-        n_positions, width = x.shape[0] // n_windows, x.shape[1]
-        qkv = self.qkv(self.attention_norm(x)).view(n_windows, n_positions, 3, self.n_heads, -1)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, D)
-        attended = F.scaled_dot_product_attention(query, key, value)  # (N, H, S, D)
-        x = x + self.attention_out(attended.transpose(1, 2).reshape(-1, width))
+    def forward(self, x: Tensor, index: int, inputs: Sequence[EncoderInput], cache: KVCache) -> Tensor:
+        """Take and return (P, C)."""
+        qkv = self.qkv(self.attention_norm(x)).view(len(x), 3, self.n_heads, -1)
+        attended = []
+        lengths = [w.span.stop - w.span.start for w in inputs]
+        for window, part in zip(inputs, torch.split(qkv, lengths), strict=True):
+            query, key, value = part.unbind(1)  # each (n, H, D)
+            cache.write_encoder(index, window.row, window.span, key, value)
+            keys, values, bias = cache.encoder(index, window.row)
+            query = query.transpose(0, 1).unsqueeze(0)  # (1, H, n, D)
+            mask = bias.expand(1, 1, query.shape[2], -1)
+            heads = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            attended.append(heads[0].transpose(0, 1).flatten(1))  # (n, C)
+        x = x + self.attention_out(torch.cat(attended))
         return x + self.ffn(x)  # type: ignore[no-any-return]
 
 
@@ -146,9 +179,10 @@ class Decoder(nn.Module):
         n_keys = cache.text_extent(rows, n_tokens)
         keys = torch.arange(n_keys, device=tokens.device)
         mask = (keys <= positions[..., None]).unsqueeze(1)  # (B, 1, T, n_keys): causal, and no further than written
+        audio_bias = cache.cross_bias(rows)[:, None, None].expand(-1, -1, n_tokens, -1)  # (B, 1, T, n_audio_keys)
         x = self.embedding(tokens) + self.positions[positions]  # (B, T, C)
         for index, layer in enumerate(self.layers):
-            x = layer(x, index, positions, mask, cache, rows, tap)
+            x = layer(x, index, positions, mask, audio_bias, cache, rows, tap)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -156,7 +190,7 @@ class Decoder(nn.Module):
         return F.linear(hidden, self.embedding.weight).float()
 
     def cross_keys_values(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """(P, C) encoder output -> per layer the keys and values, each (P, C): one product for all windows."""
+        """(P, C) encoder output -> per layer the keys and values, each (P, H, D): one product for all windows."""
         return [layer.cross_keys_values(encoded) for layer in self._typed_layers]
 
 
@@ -181,6 +215,7 @@ class DecoderLayer(nn.Module):
         index: int,
         positions: Tensor,
         mask: Tensor,
+        audio_bias: Tensor,
         cache: KVCache,
         rows: Rows,
         tap: AttentionTap | None,
@@ -194,16 +229,16 @@ class DecoderLayer(nn.Module):
         x = x + self.self_out(attended.transpose(1, 2).reshape(n_rows, n_tokens, width))
 
         query = self.cross_query(self.cross_norm(x)).view(n_rows, n_tokens, self.n_heads, -1).transpose(1, 2)
-        key, value = cache.audio(index, rows)  # each (B, H, S, D)
+        key, value = cache.cross(index, rows, audio_bias.shape[-1])  # each (B, H, n_audio_keys, D)
         if tap is not None:
             tap.record(index, query, key)
-        attended = F.scaled_dot_product_attention(query, key, value)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=audio_bias)
         x = x + self.cross_out(attended.transpose(1, 2).reshape(n_rows, n_tokens, width))
         return x + self.ffn(x)  # type: ignore[no-any-return]
 
     def cross_keys_values(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """(P, C) encoder output -> keys and values, each (P, C)."""
-        key, value = self.cross_kv(encoded).chunk(2, dim=-1)
+        """(P, C) encoder output -> keys and values, each (P, H, D)."""
+        key, value = self.cross_kv(encoded).view(len(encoded), 2, self.n_heads, -1).unbind(1)
         return key, value
 
 

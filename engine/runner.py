@@ -22,14 +22,12 @@ from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint
 from engine.config import Device, EncoderMode, EngineConfig
 from engine.decoding import GreedyChoice, verify
+from engine.encoding import POSITION_SAMPLES, WindowEncoder
 from engine.errors import ConfigError
-from engine.features import LogMel
 from engine.model import AttentionTap, Whisper
 from engine.scheduler import Gain, Plan, Prefilled, Sequence, StepOutput
 from engine.tokenizer import Tokenizer
-from engine.types import SAMPLE_RATE, Window, Word
-
-_POSITION_SAMPLES = SAMPLE_RATE // 50  # one encoder position is 20 ms
+from engine.types import Window, Word
 
 
 @dataclass(slots=True)
@@ -54,8 +52,8 @@ class ModelRunner:
         self.tokenizer = tokenizer
         self._mode = config.encoder
         self._model = Whisper(checkpoint, device=self.device, dtype=self.dtype)
-        self._features = LogMel(checkpoint.dimensions.n_mels, device=self.device)
         self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=self.dtype)
+        self._encoder = WindowEncoder(self._model, self._cache, config.context)
         self._choose = GreedyChoice(
             checkpoint.suppress_tokens, checkpoint.begin_suppress_tokens, checkpoint.dimensions.n_vocab, self.device
         )
@@ -113,12 +111,8 @@ class ModelRunner:
         batch_size = 1 if self._mode is EncoderMode.SEQUENTIAL else len(sequences)
         for start in range(0, len(sequences), batch_size):
             batch = sequences[start : start + batch_size]
-            encoded = self._model.encoder(self._features.padded([s.request.audio for s in batch]))  # (P, C)
-            rows = self._rows(batch)
-            for layer, (keys, values) in enumerate(self._model.decoder.cross_keys_values(encoded)):
-                self._cache.write_audio(layer, rows, keys, values)
+            effort.encoder_positions += self._encoder.encode([_row(s) for s in batch], [s.request.audio for s in batch])
             effort.encoder_runs += 1
-            effort.encoder_positions += encoded.shape[0]
         effort.encoder_windows = len(sequences)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that the time shown is the encoder's own
@@ -203,7 +197,7 @@ class ModelRunner:
         words = []
         taken = 0
         for group in self.tokenizer.split_words(sequence.tokens, sequence.language):
-            start, end = (window.start + int(positions[i]) * _POSITION_SAMPLES for i in (taken, taken + len(group)))
+            start, end = (window.start + int(positions[i]) * POSITION_SAMPLES for i in (taken, taken + len(group)))
             probability = float(np.mean(probabilities[taken : taken + len(group)]))
             text = self.tokenizer.decode(group)
             words.append(Word(text, tuple(group), min(start, window.end), min(end, window.end), probability))
@@ -228,4 +222,4 @@ def _row(sequence: Sequence) -> int:
 
 
 def _n_positions(window: Window) -> int:
-    return -(-(window.end - window.start) // _POSITION_SAMPLES)
+    return -(-(window.end - window.start) // POSITION_SAMPLES)

@@ -1,0 +1,98 @@
+"""Windows of audio -> cross-attention keys and values in the cache: features, encoder, silence tail.
+
+The runner's first half. One call per tick encodes all new windows together; only real audio, a short margin of real
+silence and no pad is computed. With `Context.FULL` every window is padded to 30 seconds, as Whisper was trained; it is
+there for comparison and for windows whose text looks wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.cache import KVCache
+from engine.config import Context
+from engine.features import HOP_SAMPLES, LogMel
+from engine.model import EncoderInput, Whisper
+from engine.silence import STRIDE, SilenceTail, log_weights, thin_out
+from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Samples
+
+POSITION_SAMPLES = SAMPLE_RATE // 50  # one encoder position is 20 ms
+_MARGIN = 25  # positions of real silence between the audio and the tail: 0.5 s
+_VALUE_STEP = 0.125  # of the log-mel value of silence; one tail is kept per step
+
+
+class WindowEncoder:
+    """Owns the log-mel transform and the silence tails; writes to the cache it is given."""
+
+    def __init__(self, model: Whisper, cache: KVCache, context: Context) -> None:
+        self._model = model
+        self._cache = cache
+        self._context = context
+        self._device = model.encoder.positions.device
+        self._dtype = model.encoder.positions.dtype
+        self._features = LogMel(model.dimensions.n_mels, device=self._device)
+        self._tails: dict[int, SilenceTail] = {}
+
+    def encode(self, rows: Sequence[int], audio: Sequence[Samples]) -> int:
+        """Encode one window per row, all in one run of the encoder; return the number of positions computed."""
+        spans = [self._span(len(samples)) for samples in audio]
+        mel = self._mel(audio, max(span.stop for span in spans))
+        inputs = [
+            EncoderInput(row, span, m[:, : 2 * span.stop + 1]) for row, span, m in zip(rows, spans, mel, strict=True)
+        ]
+        silence = mel.amin(dim=(1, 2)).tolist()  # the value that silence has in this window
+        for window, value in zip(inputs, silence, strict=True):
+            tail = self._tail(value) if window.span.stop < self._n_all else None
+            self._cache.lay_out(window.row, window.span.stop, tail)
+        encoded = self._model.encoder(inputs, self._cache)  # (P, C)
+        self._write_cross(inputs, encoded, self._cache)
+        return len(encoded)
+
+    @property
+    def _n_all(self) -> int:
+        return self._model.dimensions.n_audio_positions
+
+    def _span(self, n_samples: int) -> slice:
+        """Return which positions of a window are computed."""
+        if self._context is Context.FULL:
+            return slice(0, self._n_all)
+        n_positions = -(-n_samples // POSITION_SAMPLES) + _MARGIN
+        return slice(0, min(self._n_all, -(-n_positions // STRIDE) * STRIDE))
+
+    def _mel(self, audio: Sequence[Samples], n_positions: int) -> Tensor:
+        """Return (N, M, 2 * n_positions + 1) features, one frame more than the positions have."""
+        n_samples = min(MAX_WINDOW_SAMPLES, (2 * n_positions + 1) * HOP_SAMPLES)
+        mel = self._features.padded(audio, n_samples=n_samples)
+        return F.pad(mel, (0, 2 * n_positions + 1 - mel.shape[-1]))  # behind 30 s Whisper's convolutions see zeros
+
+    def _tail(self, value: float) -> SilenceTail:
+        key = round(value / _VALUE_STEP)
+        if key not in self._tails:
+            self._tails[key] = self._make_tail(key * _VALUE_STEP)
+        return self._tails[key]
+
+    def _make_tail(self, value: float) -> SilenceTail:
+        """Encode 30 seconds of silence."""
+        cache = KVCache(self._model.dimensions, 1, device=self._device, dtype=self._dtype)
+        cache.lay_out(0, self._n_all, None)
+        mel = torch.full((self._model.dimensions.n_mels, 2 * self._n_all), value, device=self._device)
+        silence = EncoderInput(0, slice(0, self._n_all), F.pad(mel, (0, 1)))
+        encoded = self._model.encoder([silence], cache)
+        self._write_cross([silence], encoded, cache)
+        dimensions = self._model.dimensions
+        return SilenceTail(
+            encoder=[thin_out(cache.encoder_store(layer)[:, 0]) for layer in range(dimensions.n_encoder_layers)],
+            cross=[thin_out(cache.cross_store(layer)[:, 0]) for layer in range(dimensions.n_decoder_layers)],
+            log_weights=log_weights(self._n_all, device=self._device, dtype=self._dtype),
+        )
+
+    def _write_cross(self, inputs: Sequence[EncoderInput], encoded: Tensor, cache: KVCache) -> None:
+        lengths = [window.span.stop - window.span.start for window in inputs]
+        for layer, (keys, values) in enumerate(self._model.decoder.cross_keys_values(encoded)):
+            parts = zip(inputs, torch.split(keys, lengths), torch.split(values, lengths), strict=True)
+            for window, key, value in parts:
+                cache.write_cross(layer, window.row, window.span, key, value)
