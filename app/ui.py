@@ -17,8 +17,8 @@ from pathlib import Path
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
-import gradio as gr  # noqa: E402
-from fastapi import FastAPI  # noqa: E402
+import gradio as gr
+from fastapi import FastAPI
 
 STATIC_ROUTE = "/static-app"  # Gradio keeps /static for itself
 
@@ -44,7 +44,8 @@ def static_folder() -> Path:
 
 def build_page(static: Path) -> gr.Blocks:
     """Lay out the page from the fragments in `static`."""
-    with gr.Blocks(title="tickscribe", analytics_enabled=False, fill_width=True) as blocks:
+    blocks: gr.Blocks = gr.Blocks(title="tickscribe", analytics_enabled=False, fill_width=True)
+    with blocks:
         gr.HTML(html_template=_fragment(static / "header.html"), elem_id="ts-header", apply_default_css=False)
         with gr.Tabs():
             with gr.Tab("Transcribe"):
@@ -73,7 +74,7 @@ def mount(app: FastAPI) -> FastAPI:
         The same application.
     """
     static = static_folder()
-    return gr.mount_gradio_app(
+    gr.mount_gradio_app(
         app,
         build_page(static),
         path="/",
@@ -84,6 +85,7 @@ def mount(app: FastAPI) -> FastAPI:
         theme=_theme(),
         head='<link rel="stylesheet" href="static-app/style.css" /><meta name="color-scheme" content="light dark" />',
     )
+    return app
 
 
 def _fragment(path: Path) -> str:

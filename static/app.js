@@ -85,6 +85,7 @@ class Page {
     this.#offerMicrophones();
     this.#transcriptChanged();
     this.feed.start();
+    this.refs.record.disabled = false; // from here on it does something
     const unavailable = whyUnavailable();
     if (unavailable) this.#notify(unavailable);
   }

@@ -40,9 +40,11 @@ const batch = {
       context.fillRect(left, top, Math.max(right - left - 1, thinnest), plot.y(0) - top);
     }
     if (scale > 16) return;
-    // One cell per voice.
-    context.fillStyle = palette.ground;
-    for (let n = 1; n < scale; n += 1) context.fillRect(0, plot.y(n), plot.width, 1);
+    // One cell per voice; the axis line between them stays.
+    for (let n = 1; n < scale; n += 1) {
+      context.fillStyle = n === scale / 2 ? palette.line : palette.ground;
+      context.fillRect(0, plot.y(n), plot.width, 1);
+    }
   },
 };
 

@@ -93,6 +93,11 @@ const EXPLANATIONS = {
     text: `${KEPT} Press Start to go on.`,
     action: "",
   },
+  slow_client: {
+    title: "This page fell behind the server.",
+    text: `${KEPT} The network or the browser was too slow to take the text; reconnect to go on.`,
+    action: "Reconnect",
+  },
   shutting_down: {
     title: "The server is shutting down.",
     text: `${KEPT} Reconnect once it is back.`,

@@ -14,6 +14,7 @@ const FEED_LABELS = {
   connecting: "Connecting",
   live: "Connected",
   loading: "Loading the model",
+  failed: "The engine has failed",
   offline: "No connection",
 };
 
@@ -48,7 +49,7 @@ export class EnginePanel {
     const clock = performance.now();
     this.#history.add(stats, clock / 1000);
     this.board.update();
-    put(refs.sessions, String(stats.sessions));
+    put(refs.sessions, stats.sessions === 0 ? "No" : String(stats.sessions));
     put(refs.sessionsLabel, stats.sessions === 1 ? "speaker on this server" : "speakers on this server");
     const last = stats.ticks.at(-1);
     if (last) {
@@ -94,7 +95,7 @@ function putDuration(ms, value, unit) {
  */
 function putLatency({ p50_ms, p95_ms }, value, unit, tail) {
   if (p50_ms === null || p95_ms === null) {
-    put(value, "–");
+    put(value, "");
     put(unit, "");
     put(tail, "");
     return;

@@ -10,18 +10,20 @@
  * @typedef {{type: "stats", now: number, model: string, device: string, dtype: string, encoder: string,
  *   sessions: number, speaking: number, max_sessions: number, waiting: number, languages?: string[],
  *   ticks: Tick[], latency: {partial: Latency, final: Latency}}} Stats
- * @typedef {"connecting" | "live" | "loading" | "offline"} FeedState
+ * @typedef {"connecting" | "live" | "loading" | "failed" | "offline"} FeedState
  */
 
 const SILENCE_MS = 6_000;
 const READY_TIMEOUT_MS = 4_000;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 8_000;
+const LOADING_PAUSE_MS = 1_000; // a server that loads is about to be there
 
 export class StatsFeed {
   /** @type {WebSocket|null} */ #socket = null;
   #pauseMs = FIRST_PAUSE_MS;
   #timer = 0;
+  #stopped = false;
 
   /**
    * @param {{stream: string|URL, ready: string|URL}} urls
@@ -38,6 +40,7 @@ export class StatsFeed {
   }
 
   stop() {
+    this.#stopped = true;
     clearTimeout(this.#timer);
     this.#drop();
   }
@@ -80,22 +83,25 @@ export class StatsFeed {
   async #lost() {
     this.#drop();
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#connect(), this.#pauseMs);
+    const state = await askReady(this.urls.ready);
+    if (this.#stopped || this.#socket) return;
+    this.handlers.onState(state);
+    this.#timer = setTimeout(() => this.#connect(), state === "loading" ? LOADING_PAUSE_MS : this.#pauseMs);
     this.#pauseMs = Math.min(this.#pauseMs * 2, LONGEST_PAUSE_MS);
-    this.handlers.onState(await askReady(this.urls.ready));
   }
 }
 
 /**
  * @param {string|URL} url
- * @returns {Promise<FeedState>} "loading" while the server answers but is not ready, "offline" if nobody answers
+ * @returns {Promise<FeedState>} what the server says of itself; "offline" if nobody answers
  */
 export async function askReady(url) {
   try {
     const answer = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(READY_TIMEOUT_MS) });
     if (answer.ok) return "connecting";
-    return answer.status === 503 ? "loading" : "offline";
+    const { status } = await answer.json();
+    return status === "loading" || status === "failed" ? status : "offline";
   } catch {
-    return "offline"; // nobody answered: fetch tells no more than that
+    return "offline"; // fetch tells no more than that
   }
 }
