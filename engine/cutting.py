@@ -11,34 +11,47 @@ from engine.types import SAMPLE_RATE, Segment, Window, Word
 
 _RIGHT_CONTEXT = 3 * SAMPLE_RATE // 2  # the newest words of a window may still change
 _LEAST_KEPT = 8 * SAMPLE_RATE
+_PATIENCE = 28 * SAMPLE_RATE  # a window this long is cut inside a sentence if none has ended
 _SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "…")
 
 
-def choose_cut(words: Sequence[Word], window: Window, n_committed: int) -> int | None:
+def choose_cut(words: Sequence[Word], window: Window, n_committed: int, *, is_full: bool) -> int | None:
     """Choose how many words of a long window become final.
 
     Args:
         words: all words of the hypothesis, with times.
         window: the interval they were heard in.
-        n_committed: tokens that are committed; they stay together.
+        n_committed: tokens that are committed; they become final in any case.
+        is_full: the window cannot grow any more, so it has to be cut.
 
     Returns:
-        A number of words, at least one and fewer than all, ending behind the committed text and with some audio after
-        it: at the last end of a sentence, else at the widest gap. None where there is no such place.
+        A number of words that covers the committed text: up to the last end of a sentence, or to the widest gap once
+        patience is over; in a full window all but the last word, which may be cut in the middle. None while there is
+        no such place and the window can grow.
     """
+    places = _places(words, window, n_committed)
+    if sentence_ends := [n for n in places if ends_sentence(words[n - 1])]:
+        return sentence_ends[-1]
+    if places and (is_full or window.end - window.start >= _PATIENCE):
+        return max(places, key=lambda n: (words[n].start - words[n - 1].end, n))
+    if not is_full:
+        return None
+    n_before_last = sum(len(word.tokens) for word in words[:-1])
+    can_wait = words and words[-1].start >= window.start + _LEAST_KEPT and n_before_last >= n_committed
+    return len(words) - 1 if can_wait else len(words)
+
+
+def _places(words: Sequence[Word], window: Window, n_committed: int) -> list[int]:
+    """Numbers of words, fewer than all, after which nothing is in doubt: the committed ones, and those well before."""
     places = []
     n_tokens = 0
     for n_words, word in enumerate(words[:-1], start=1):
-        n_tokens += len(word.tokens)
-        late_enough = n_tokens >= n_committed and word.end >= window.start + _LEAST_KEPT
-        if late_enough and word.end <= window.end - _RIGHT_CONTEXT:
+        n_before, n_tokens = n_tokens, n_tokens + len(word.tokens)
+        is_committed = n_before < n_committed <= n_tokens
+        is_settled = n_tokens >= n_committed and word.end <= window.end - _RIGHT_CONTEXT
+        if (is_committed or is_settled) and word.end >= window.start + _LEAST_KEPT:
             places.append(n_words)
-    if not places:
-        return None
-    sentence_ends = [n for n in places if ends_sentence(words[n - 1])]
-    if sentence_ends:
-        return sentence_ends[-1]
-    return max(places, key=lambda n: (words[n].start - words[n - 1].end, n))
+    return places
 
 
 def to_segments(text: str, words: Sequence[Word], start: int, end: int) -> tuple[Segment, ...]:

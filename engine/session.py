@@ -70,7 +70,7 @@ class Utterance:
         start: first sample, pre-roll included.
         end: one past the last sample of speech; None while the speaker goes on.
         over_at: the sample at which the end was known.
-        answered: window and hypothesis of the newest result.
+        answered: the newest result and what it answers.
         shown: committed and tentative text of the last partial.
         final: set once the text is final, until it may be emitted.
     """
@@ -83,7 +83,7 @@ class Utterance:
     over_at: int = 0
     reason: EndReason = EndReason.PAUSE
     in_flight: Request | None = None
-    answered: tuple[Window, Hypothesis] | None = None
+    answered: tuple[Request, Hypothesis] | None = None
     revision: int = 0
     shown: tuple[str, str] = ("", "")
     final: Final | None = None
@@ -166,7 +166,7 @@ class Session:
 
     def _close(self, end: int, reason: EndReason) -> None:
         utterance = self._utterances[-1]
-        utterance.end = max(end, utterance.start + 1)
+        utterance.end = max(end, utterance.start)  # it may have been cut behind the last word
         utterance.reason = reason
         utterance.over_at = self._endpointer.heard
 
@@ -186,18 +186,30 @@ class Session:
         return requests, self._emit_finals() + self._emit_progress()
 
     def _next_request(self, utterance: Utterance, now: float) -> Request | None:
-        window = self._window(utterance)
         if utterance.end is not None:
-            if utterance.answered and utterance.answered[0] == window:
-                self._finalise(utterance, utterance.answered[1])  # decoded during the pause: nothing left to do
-                return None
-            running = utterance.in_flight
-            if running and (running.is_final or running.window == window):
-                return None
-            return self._request(utterance, window, now, is_final=True)
+            return self._final_request(utterance, now)
+        window = self._window(utterance)
         if utterance.in_flight or not self._is_due(utterance, window):
             return None
         return self._request(utterance, window, now, is_final=False)
+
+    def _final_request(self, utterance: Utterance, now: float) -> Request | None:
+        """Ask for the final text, unless nothing was said, or it was asked for during the pause."""
+        if utterance.end == utterance.start:
+            utterance.final = self._final(utterance, (), (), utterance.language or "")
+            return None
+        if utterance.answered and self._gives_final(utterance, utterance.answered[0]):
+            self._finalise(utterance, utterance.answered[1])
+            return None
+        if utterance.in_flight and self._gives_final(utterance, utterance.in_flight):
+            return None
+        return self._request(utterance, self._window(utterance), now, is_final=True)
+
+    def _gives_final(self, utterance: Utterance, request: Request) -> bool:
+        """Whether the result of the request is all that there is to say of the utterance."""
+        if utterance.end is None:
+            return False
+        return request.is_final or (request.wants_words and request.window == self._window(utterance))
 
     def _window(self, utterance: Utterance) -> Window:
         """The audio worth showing: up to the newest block, but no further into silence than the hangover."""
@@ -209,11 +221,12 @@ class Session:
     def _is_due(self, utterance: Utterance, window: Window) -> bool:
         """Whether an open utterance has enough news for another request."""
         if self._must_cut(utterance, window):
-            return utterance.answered is None or utterance.answered[0] != window
+            is_news = utterance.answered is None or utterance.answered[0].window != window
+            return is_news or self._is_full(utterance, window)  # full since then: now it has to be cut
         if not self._settings.interim:
             return False
         rules = self._endpointer.rules
-        seen = utterance.answered[0].end if utterance.answered else utterance.start + rules.pre_roll_samples
+        seen = utterance.answered[0].window.end if utterance.answered else utterance.start + rules.pre_roll_samples
         return window.end > seen if self._pausing else window.end - seen >= self._partial_interval
 
     @property
@@ -223,8 +236,13 @@ class Session:
 
     def _must_cut(self, utterance: Utterance, window: Window) -> bool:
         # Without partials nobody waits for text, so the window may grow to its full length first.
-        limit = _CUT_AFTER if self._settings.interim else MAX_WINDOW_SAMPLES - BLOCK_SAMPLES
-        return utterance.end is None and window.end - window.start >= limit
+        is_long = self._settings.interim and window.end - window.start >= _CUT_AFTER
+        return utterance.end is None and (is_long or self._is_full(utterance, window))
+
+    def _is_full(self, utterance: Utterance, window: Window) -> bool:
+        """Whether the window shows all that can be heard of the utterance until it is cut."""
+        can_hear = self._endpointer.heard + BLOCK_SAMPLES <= utterance.start + MAX_WINDOW_SAMPLES
+        return not can_hear and window == self._window(utterance)
 
     def _request(self, utterance: Utterance, window: Window, now: float, *, is_final: bool) -> Request:
         # During a pause the window is already the one that the final will have: if nothing more is said, this result is
@@ -252,8 +270,8 @@ class Session:
             return []  # overtaken by a newer request
         utterance.in_flight = None
         utterance.language = hypothesis.language
-        utterance.answered = (request.window, hypothesis)
-        if request.is_final:
+        utterance.answered = (request, hypothesis)
+        if self._gives_final(utterance, request):
             self._finalise(utterance, hypothesis)
             return self._emit_finals()
         fresh = hypothesis.tokens[len(request.prefix) :]
@@ -300,18 +318,17 @@ class Session:
     def _cut(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
         """End a long utterance behind a committed word; what follows becomes the next one."""
         n_committed = len(utterance.agreement.committed_tokens)
-        n_words = choose_cut(hypothesis.words, window, n_committed)
+        is_full = self._is_full(utterance, window)
+        n_words = choose_cut(hypothesis.words, window, n_committed, is_full=is_full)
         if n_words is None:
-            if window.end - window.start < MAX_WINDOW_SAMPLES - BLOCK_SAMPLES:
-                return self._emit_partial(utterance, window)  # there is room: look again a little later
-            n_words = len(hypothesis.words)
+            return self._emit_partial(utterance, window)  # there is room: look again a little later
         kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]
         cut = rest[0].start if rest else window.end
-        self._close(max(cut, window.start + 1), EndReason.MAX_LENGTH)
+        self._close(cut, EndReason.MAX_LENGTH)
         tokens = [token for word in kept for token in word.tokens]
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
         events = self._emit_finals()
-        return [*events, self._open(max(cut, window.start + 1), [w.tokens for w in rest], hypothesis.language)]
+        return [*events, self._open(cut, [w.tokens for w in rest], hypothesis.language)]
 
     # ------------------------------------------------------------------------------------------ events out
 

@@ -101,7 +101,9 @@ def steady_speech(n_words: int, *, word_ms: int = 400, trailing_ms: int = 0, fir
 @st.composite
 def recordings(draw: st.DrawFn, *, max_phrase_words: int = 12, max_phrases: int = 4) -> Recording:
     """Phrases with pauses short and long between them, and an end anywhere."""
-    words = st.lists(st.integers(200, 600), min_size=1, max_size=max_phrase_words)
+    words = st.lists(st.integers(200, 600), min_size=1, max_size=12) | st.builds(
+        lambda word_ms, n_words: [word_ms] * n_words, st.integers(200, 600), st.integers(1, max_phrase_words)
+    )
     phrases = draw(
         st.lists(
             st.builds(Phrase, st.integers(0, 1500), words.map(tuple)),
@@ -111,12 +113,22 @@ def recordings(draw: st.DrawFn, *, max_phrase_words: int = 12, max_phrases: int 
     return record(phrases, trailing_ms=draw(st.integers(0, 1500)))
 
 
-@st.composite
-def chunkings(draw: st.DrawFn, recording: Recording) -> list[Samples]:
-    """The recording in chunks of any length."""
-    length = len(recording.samples)
-    cuts = sorted(draw(st.lists(st.integers(0, length), max_size=60)))
-    return np.split(recording.samples, cuts)
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How a stream comes in: in steady steps from a microphone, or cut anywhere."""
+
+    step_ms: int = 0
+    cuts: tuple[float, ...] = ()  # shares of the whole, where there is no step
+
+    def split(self, samples: Samples) -> list[Samples]:
+        if self.step_ms:
+            return np.split(samples, range(ms(self.step_ms), len(samples), ms(self.step_ms)))
+        return np.split(samples, sorted(int(cut * len(samples)) for cut in self.cuts))
+
+
+chunkings = st.builds(Chunking, step_ms=st.integers(80, 4000)) | st.builds(
+    Chunking, cuts=st.lists(st.floats(0, 1), max_size=40).map(tuple)
+)
 
 
 # ---------------------------------------------------------------------------------------------- speech detector

@@ -1,0 +1,380 @@
+"""Laws of a session, with a scripted decoder that knows what was said."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.endpoint import BLOCK_SAMPLES, EndpointRules
+from engine.session import Session
+from engine.types import (
+    MAX_WINDOW_SAMPLES,
+    SAMPLE_RATE,
+    EndReason,
+    Event,
+    Final,
+    FinishReason,
+    Hypothesis,
+    Partial,
+    Progress,
+    Request,
+    Samples,
+    SessionSettings,
+    SpeechStarted,
+)
+from tests.engine.scripted import (
+    Chunking,
+    LevelDetector,
+    Phrase,
+    Recording,
+    ScriptedDecoder,
+    WordVocabulary,
+    chunkings,
+    ms,
+    record,
+    recordings,
+    steady_speech,
+)
+
+AT_ONCE = Chunking()
+BY_100_MS = Chunking(step_ms=100)
+MOST_ROUNDS = 3_000  # a session that is not done by then waits for something that never comes
+
+
+def make_session(*, interim: bool = True, pause_ms: int = 500, language: str | None = None) -> Session:
+    return Session(
+        "s",
+        SessionSettings(language, interim),
+        EndpointRules.with_pause_ms(pause_ms),
+        WordVocabulary(),
+        partial_interval=ms(500),
+    )
+
+
+@dataclass(slots=True)
+class Play:
+    """Plays the engine around one session, in the order of its tick, and checks the laws on the way.
+
+    Attributes:
+        delays: how many rounds each next answer takes; the last one holds for ever.
+        overtaken: requests that a newer one of their utterance made worthless; they are answered all the same.
+    """
+
+    session: Session
+    decoder: ScriptedDecoder
+    delays: Iterable[int] = (0,)
+    events: list[Event] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    overtaken: list[Request] = field(default_factory=list)
+    pending: list[tuple[int, Request]] = field(default_factory=list)
+    n_pushed: int = 0
+    n_rounds: int = 0
+
+    def __post_init__(self) -> None:
+        delays = list(self.delays)
+        self.delays = itertools.chain(delays, itertools.repeat(delays[-1]))
+
+    def push(self, samples: Samples) -> None:
+        self.session.accept(samples)
+        self.n_pushed += len(samples)
+        self.round()
+
+    def finish(self) -> None:
+        self.session.finish()
+        self.n_pushed += -self.n_pushed % BLOCK_SAMPLES
+        while not self.session.is_done:
+            self.round()
+
+    def round(self) -> None:
+        self.n_rounds += 1
+        assert self.n_rounds < MOST_ROUNDS, "the session waits for something that never comes"
+        self.tell(self.session.hear(LevelDetector().hear(self.session.unheard())))
+        requests, told = self.session.advance(now=float(self.n_rounds))
+        for request in requests:
+            self.ask(request)
+        self.tell(told)
+        due = [request for at, request in self.pending if at <= self.n_rounds]
+        self.pending = [(at, request) for at, request in self.pending if at > self.n_rounds]
+        for request in due:
+            answer = self.session.apply(request, self.decoder.hypothesis(request))
+            assert request not in self.overtaken or answer == [], "a late hypothesis is ignored"
+            self.tell(answer)
+
+    def ask(self, request: Request) -> None:
+        in_flight = [r for _, r in self.pending if r.utterance_id == request.utterance_id and r not in self.overtaken]
+        assert not in_flight or (request.is_final and not in_flight[0].is_final), "one request in flight per utterance"
+        self.overtaken += in_flight
+        window = request.window
+        assert window.end <= self.n_pushed
+        audio = self.decoder.recording.samples[window.start : window.end]
+        assert np.array_equal(request.audio[: len(audio)], audio) and not request.audio[len(audio) :].any()
+        self.requests.append(request)
+        assert isinstance(self.delays, itertools.chain)
+        self.pending.append((self.n_rounds + next(self.delays), request))
+
+    def tell(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Partial | Final):
+                assert 0 <= event.start <= event.end <= event.heard <= self.n_pushed
+        self.events += events
+
+    @property
+    def finals(self) -> list[Final]:
+        return [event for event in self.events if isinstance(event, Final)]
+
+    @property
+    def partials(self) -> list[Partial]:
+        return [event for event in self.events if isinstance(event, Partial)]
+
+    @property
+    def said(self) -> list[int]:
+        return [token for final in self.finals for word in final.words for token in word.tokens]
+
+
+def play(
+    recording: Recording,
+    chunking: Chunking = BY_100_MS,
+    *,
+    delays: Iterable[int] = (0,),
+    interim: bool = True,
+    pause_ms: int = 500,
+) -> Play:
+    """Stream a recording through a session and finish it."""
+    session = make_session(interim=interim, pause_ms=pause_ms)
+    playing = Play(session, ScriptedDecoder(recording), delays)
+    for chunk in chunking.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    return playing
+
+
+delays = st.lists(st.integers(0, 12), min_size=1, max_size=8)
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@given(chunking=chunkings, recording=recordings(), delays=delays, interim=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_chunking_gives_the_same_utterances(
+    chunking: Chunking, recording: Recording, delays: list[int], interim: bool
+) -> None:
+    whole = play(recording, AT_ONCE, interim=False)
+    parts = play(recording, chunking, delays=delays, interim=interim)
+    assert parts.finals == whole.finals
+    assert parts.said == list(recording.tokens)
+
+
+@given(chunking=chunkings, n_words=st.integers(60, 170), word_ms=st.integers(250, 600), delays=delays)
+@settings(max_examples=15, deadline=None)
+def test_without_partials_even_long_speech_is_cut_at_the_same_places(
+    chunking: Chunking, n_words: int, word_ms: int, delays: list[int]
+) -> None:
+    recording = steady_speech(n_words, word_ms=word_ms, trailing_ms=900)
+    whole = play(recording, AT_ONCE, interim=False)
+    parts = play(recording, chunking, interim=False, delays=delays)
+    assert parts.finals == whole.finals
+    assert [r.window for r in parts.requests] == [r.window for r in whole.requests]
+
+
+@given(
+    chunking=chunkings,
+    n_words=st.integers(50, 170),
+    word_ms=st.integers(200, 600),
+    trailing_ms=st.integers(0, 900),
+    delays=delays,
+    interim=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_long_speech_without_a_pause_loses_and_doubles_no_word(
+    chunking: Chunking, n_words: int, word_ms: int, trailing_ms: int, delays: list[int], interim: bool
+) -> None:
+    recording = steady_speech(n_words, word_ms=word_ms, trailing_ms=trailing_ms)
+    playing = play(recording, chunking, delays=delays, interim=interim)
+    assert playing.said == list(recording.tokens)
+    assert " ".join(final.text for final in playing.finals) == recording.text
+    reasons = [final.reason for final in playing.finals]
+    assert set(reasons[:-1]) <= {EndReason.MAX_LENGTH}
+    assert all(before.end == after.start for before, after in itertools.pairwise(playing.finals))
+    assert len(playing.finals) > 1 or ms(n_words * word_ms) <= MAX_WINDOW_SAMPLES
+
+
+@given(chunking=chunkings, recording=recordings(max_phrase_words=90), delays=delays)
+@settings(max_examples=40, deadline=None)
+def test_the_laws_of_a_transcript(chunking: Chunking, recording: Recording, delays: list[int]) -> None:
+    playing = play(recording, chunking, delays=delays)
+    assert playing.said == list(recording.tokens)
+    finals = playing.finals
+    assert [final.utterance_id for final in finals] == list(range(len(finals))), "finals in the order of speech"
+    assert [final.start for final in finals] == sorted(final.start for final in finals)
+    for final in finals:
+        of_utterance = [e for e in playing.events if getattr(e, "utterance_id", None) == final.utterance_id]
+        started, *partials, last = of_utterance
+        assert isinstance(started, SpeechStarted) and started.start == final.start
+        assert last is final, "a final is never revised"
+        committed = ""
+        for revision, partial in enumerate(partials, start=1):
+            assert isinstance(partial, Partial)
+            assert partial.revision == revision
+            assert partial.committed.startswith(committed), "committed text only grows"
+            committed = partial.committed
+        assert f" {final.text}".startswith(committed), "the final starts with what was committed"
+        assert all(final.start <= word.start <= word.end for word in final.words)
+        assert all(final.start <= segment.start <= segment.end for segment in final.segments)
+    settled = [event.settled for event in playing.events if isinstance(event, Progress)]
+    assert settled == sorted(set(settled))
+
+
+@given(recording=recordings(max_phrase_words=60), delays=delays, pause_ms=st.integers(100, 5000), interim=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_every_session_ends_whatever_the_pause(
+    recording: Recording, delays: list[int], pause_ms: int, interim: bool
+) -> None:
+    playing = play(recording, delays=delays, interim=interim, pause_ms=pause_ms)
+    started = [event for event in playing.events if isinstance(event, SpeechStarted)]
+    assert [e.utterance_id for e in started] == [final.utterance_id for final in playing.finals]
+    assert all(request.window.end - request.window.start <= MAX_WINDOW_SAMPLES for request in playing.requests)
+
+
+# ------------------------------------------------------------------------------------------------ finals
+
+
+def test_speech_decoded_during_the_pause_becomes_the_final_without_another_request() -> None:
+    playing = play(record([Phrase(600, (300,) * 8)], trailing_ms=1500))
+    (final,) = playing.finals
+    assert final.reason is EndReason.PAUSE
+    assert [word.tokens for word in final.words] == [(token,) for token in range(8)]
+    assert not any(request.is_final for request in playing.requests)
+
+
+def test_a_request_of_the_pause_that_is_still_in_flight_becomes_the_final() -> None:
+    recording = record([Phrase(600, (220,) * 2)], trailing_ms=3000)
+    playing = play(recording, delays=[0, 9])
+    assert len(playing.finals) == 1 and playing.said == [0, 1]
+    assert len(playing.requests) == 2 and not any(request.is_final for request in playing.requests)
+
+
+def test_finish_flushes_the_open_utterance() -> None:
+    playing = play(record([Phrase(600, (300,) * 8)]))
+    (final,) = playing.finals
+    assert final.reason is EndReason.FINISHED
+    assert playing.said == list(range(8))
+
+
+def test_a_final_has_words_even_if_its_window_was_decoded_while_the_speaker_went_on() -> None:
+    """The last partial and the final may show the same audio, but only the final's request asks for words."""
+    recording = record([Phrase(512, (512,) * 4)])
+    playing = play(recording, AT_ONCE)
+    playing_by_block = play(recording, Chunking(step_ms=32))
+    assert playing.said == playing_by_block.said == [0, 1, 2, 3]
+
+
+def test_finals_wait_for_the_one_before() -> None:
+    recording = record([Phrase(600, (300,) * 3), Phrase(900, (300,) * 3)], trailing_ms=900)
+    playing = play(recording, interim=False, delays=[60, 0])
+    assert [final.utterance_id for final in playing.finals] == [0, 1]
+    assert playing.said == list(range(6))
+
+
+@pytest.mark.parametrize("word_ms", [150, 300, 450, 600])
+def test_long_speech_in_real_time_is_cut_between_words(word_ms: int) -> None:
+    """Commits every half second once left no place to cut: the window filled up and the cut went through a word."""
+    recording = steady_speech(80_000 // word_ms, word_ms=word_ms)
+    playing = play(recording, delays=[2])
+    assert playing.said == list(recording.tokens)
+    assert len(playing.finals) >= 3
+
+
+def test_without_partials_there_is_one_request_per_utterance() -> None:
+    recording = record([Phrase(600, (300,) * 20), Phrase(900, (300,) * 3)], trailing_ms=900)
+    playing = play(recording, interim=False)
+    assert playing.partials == []
+    assert [request.is_final for request in playing.requests] == [True, True]
+
+
+def test_silence_is_never_decoded() -> None:
+    playing = play(record([], trailing_ms=20_000))
+    assert playing.requests == [] and playing.finals == []
+    assert isinstance(playing.events[-1], Progress)
+    assert playing.events[-1].settled > 18 * SAMPLE_RATE
+
+
+def test_a_window_shows_the_pre_roll_and_no_more_silence_than_the_hangover() -> None:
+    rules = EndpointRules()
+    playing = play(record([Phrase(1024, (320,) * 4)], trailing_ms=2000), interim=False)
+    (request,) = playing.requests
+    start, end = ms(1024), ms(1024 + 4 * 320)
+    assert request.window.start == start - rules.pre_roll_samples
+    assert end + rules.hangover_samples <= request.window.end <= end + rules.hangover_samples + BLOCK_SAMPLES
+
+
+@pytest.mark.parametrize("n_blocks", [936, 937, 938, 1000, 2000])
+def test_a_full_window_without_a_word_is_cut_at_its_end(n_blocks: int) -> None:
+    """A cut at the last sample of the session once left an utterance that reached past the end of the audio."""
+    playing = play(Recording(np.full(n_blocks * BLOCK_SAMPLES, 0.9, dtype=np.float32), ()))
+    assert {final.text for final in playing.finals} == {""}
+    assert playing.finals[-1].reason is EndReason.FINISHED
+    assert playing.finals[-1].end == n_blocks * BLOCK_SAMPLES
+
+
+def test_a_pause_right_at_the_end_of_a_full_window_does_not_stop_the_session() -> None:
+    """Neither a cut nor a pause was possible: the session heard no more of the utterance, for ever."""
+    for last_word_ms in range(29_000, 30_500, 125):
+        words = (*(500,) * 57, last_word_ms - 57 * 500)
+        recording = record([Phrase(512, words), Phrase(1000, (300,) * 3)], trailing_ms=1000)
+        for interim in (True, False):
+            assert play(recording, interim=interim).said == list(recording.tokens)
+
+
+# ------------------------------------------------------------------------------------------------ no speech
+
+
+def one_final(hypothesis: Hypothesis) -> Final:
+    """What becomes of the only hypothesis of an utterance."""
+    recording = record([Phrase(600, (300,) * 3)], trailing_ms=1000)
+    session = make_session(interim=False)
+    session.accept(recording.samples)
+    session.hear(LevelDetector().hear(session.unheard()))
+    ((request,), _) = session.advance(0.0)
+    (final,) = session.apply(request, hypothesis)
+    assert isinstance(final, Final)
+    return final
+
+
+@pytest.mark.parametrize(
+    ("no_speech_prob", "avg_logprob", "text"),
+    [(0.9, -1.5, ""), (0.9, -0.5, "w1"), (0.3, -1.5, "w1")],
+)
+def test_text_is_dropped_only_where_the_model_hears_no_speech_and_is_unsure(
+    no_speech_prob: float, avg_logprob: float, text: str
+) -> None:
+    final = one_final(Hypothesis((1,), avg_logprob, no_speech_prob, "en", FinishReason.END_OF_TEXT))
+    assert final.text == text
+
+
+def test_the_language_of_an_utterance_is_found_once_and_kept() -> None:
+    recording = record([Phrase(600, (300,) * 12), Phrase(900, (300,) * 4)], trailing_ms=1000)
+    playing = play(recording)
+    by_utterance = {uid: [r.language for r in playing.requests if r.utterance_id == uid] for uid in (0, 1)}
+    assert all(languages[0] is None and set(languages[1:]) == {"en"} for languages in by_utterance.values())
+
+
+def test_a_given_language_goes_with_every_request() -> None:
+    recording = record([Phrase(600, (300,) * 12)], trailing_ms=1000)
+    playing = Play(make_session(language="de"), ScriptedDecoder(recording))
+    playing.push(recording.samples)
+    playing.finish()
+    assert playing.requests[0].language == "de"
+
+
+def test_answered_audio_is_forgotten() -> None:
+    recording = record([Phrase(900, (300,) * 4)] * 20, trailing_ms=1000)
+    playing = play(recording)
+    held = playing.session._audio
+    assert held.end - held.start < 2 * SAMPLE_RATE
