@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -63,11 +63,13 @@ class Inlet:
     Attributes:
         sample_rate: of the audio in it.
         stream: what the bytes go through; a pipe may feed it directly.
+        stop: how to say that no more bytes come; with a pipe, it is the pipe that says so once it is closed.
     """
 
     def __init__(self, sample_rate: int) -> None:
         self.sample_rate = sample_rate
         self.stream = asyncio.StreamReader()
+        self.stop: Callable[[], None] = self.stream.feed_eof
         self._held_bytes = 0
         self._ended = False
 
@@ -87,7 +89,7 @@ class Inlet:
     def end(self) -> None:
         """Say that no more audio comes; what is held is still read."""
         self._ended = True
-        self.stream.feed_eof()
+        self.stop()
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield whole blocks, and what is left at the end without a half sample.
@@ -180,6 +182,7 @@ async def _standard_input() -> AsyncIterator[Inlet]:
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(inlet.stream), os.fdopen(read_end, "rb", buffering=0)
     )
+    inlet.stop = transport.close
     try:
         yield inlet
     finally:
