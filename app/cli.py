@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from app.subtitles import Format
-from engine.config import Device, EncoderMode, EngineConfig
+from engine.config import Context, Device, EncoderMode, EngineConfig
 from engine.errors import EngineError
 
 EXIT_BAD_INPUT = 2
 DEFAULT_URL = "ws://localhost:7860/v1/stream"
+DEFAULT_MANIFEST = Path("tests/audio/manifest.tsv")
 _DEFAULTS = EngineConfig()
 
 cli = typer.Typer(
@@ -88,6 +89,9 @@ def serve(
     encoder: Annotated[
         EncoderMode, typer.Option(help="One encoder run per tick, or one per window (to compare).")
     ] = _DEFAULTS.encoder,
+    context: Annotated[
+        Context, typer.Option(help="Compute only real audio behind a kept silence tail, or pad every window to 30 s.")
+    ] = _DEFAULTS.context,
     gather_ms: Annotated[
         float, typer.Option(help="How long a tick waits for more audio to share its encoder run.")
     ] = _DEFAULTS.gather_ms,
@@ -112,6 +116,7 @@ def serve(
             model=model,
             device=device,
             encoder=encoder,
+            context=context,
             n_slots=slots,
             gather_ms=gather_ms,
             n_threads=threads,
@@ -196,28 +201,19 @@ def model_list() -> None:
 def bench_encoder(
     model: ModelName = _DEFAULTS.model,
     device: DeviceName = _DEFAULTS.device,
-    manifest: Annotated[
-        Path | None, typer.Option(help="Table of recordings with references; the project's own when left out.")
-    ] = None,
-    concurrency: Annotated[
-        list[int] | None, typer.Option(min=1, help="Requests under way at once; repeatable. [default: 1, 4, 16, 64]")
-    ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests per round.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each line; the median is shown.")] = 2,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the table as JSON as well.")] = None,
+    manifest: Annotated[Path, typer.Option(help="Table of recordings with references.")] = DEFAULT_MANIFEST,
+    requests: Annotated[int, typer.Option(min=1, help="Windows to transcribe per round.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per row of the table; the median is shown.")] = 2,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table as JSON.")] = None,
 ) -> None:
-    """Compare one encoder run per tick with one per window."""
-    from app.bench import clips, encoder
+    """Compare one encoder run per tick with one per window, at 1, 4, 16 and 64 at once."""
+    from app.bench import encoder as bench
+    from app.bench.clips import ClipError
+    from app.media import MediaError
 
-    with _named(EngineError, clips.ClipError):
-        encoder.run(
-            EngineConfig(model=model, device=device),
-            manifest=manifest or clips.DEFAULT_MANIFEST,
-            concurrencies=tuple(concurrency or (1, 4, 16, 64)),
-            n_requests=requests,
-            n_rounds=rounds,
-            output=output,
-        )
+    with _named(EngineError, ClipError, MediaError):
+        config = EngineConfig(model=model, device=device)
+        bench.run(config, manifest=manifest, n_requests=requests, n_rounds=rounds, output=output)
 
 
 @contextmanager

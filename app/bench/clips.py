@@ -12,8 +12,6 @@ import numpy as np
 from app.media import open_media
 from engine.types import MAX_WINDOW_SAMPLES, Samples
 
-DEFAULT_MANIFEST = Path("tests/audio/manifest.tsv")
-
 
 class ClipError(Exception):
     """The recordings of a benchmark cannot be read; the message says what to do."""

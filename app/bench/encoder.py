@@ -1,8 +1,9 @@
 """`tickscribe bench encoder`: one encoder run per tick against one per window.
 
-Closed loop: `concurrency` requests are always under way; each that ends is replaced by the next clip. Scheduler and runner
-are the engine's own, without sessions and sockets, so that only the encoder arm differs. Arms are interleaved round by
-round (A B, B A, ...), so that a slow minute of the machine falls on both. What is printed is the median over rounds.
+Closed loop: `concurrency` requests are always under way; each that ends is replaced by the next clip. Scheduler and
+runner are the engine's own, without sessions and sockets, so that only the encoder arm differs. Arms are interleaved
+round by round (A B, B A, ...), so that a slow minute of the machine falls on both. What is printed is the median over
+rounds.
 """
 
 from __future__ import annotations
