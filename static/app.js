@@ -152,7 +152,6 @@ class Page {
     const { label, status } = STATES[state];
     this.root.dataset.state = state;
     refs.recordLabel.textContent = label;
-    refs.record.setAttribute("aria-pressed", String(state !== "idle"));
     refs.record.disabled = state === "finishing";
     refs.status.textContent = status;
     for (const name of ["language", "interim", "filter"]) refs[name].disabled = state !== "idle";

@@ -83,6 +83,7 @@ export class Microphone {
     if (unavailable) throw new MicrophoneError(unavailable);
     const first = makeContext(WANTED_RATE); // before the first await, while the click still counts
     this.#context = first;
+    first.resume(); // no wait: it may only settle once the microphone is allowed
     try {
       this.#stream = await getStream(choice);
       await this.#connect(first);
