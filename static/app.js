@@ -70,7 +70,8 @@ class Page {
         },
         onLevel: (level) => this.#level(level),
         onFault: (code, message) => this.#fault(code, message),
-        onInterrupted: (interrupted) => (interrupted ? this.#notify("mic_interrupted") : this.#withdraw("mic_interrupted")),
+        onInterrupted: (interrupted) =>
+          interrupted ? this.#notify("mic_interrupted") : this.#withdraw("mic_interrupted"),
       },
     );
     this.feed = new StatsFeed(
@@ -102,7 +103,8 @@ class Page {
       this.#saveSettings();
       recorder.changeMicrophone(this.#choice());
     });
-    for (const name of ["language", "interim", "filter"]) refs[name].addEventListener("change", () => this.#saveSettings());
+    for (const name of ["language", "interim", "filter"])
+      refs[name].addEventListener("change", () => this.#saveSettings());
     refs.copy.addEventListener("click", () => this.#copy());
     refs.text.addEventListener("click", () => this.#download("transcript.txt", asText(this.transcript.lines)));
     refs.srt.addEventListener("click", () => this.#download("transcript.srt", asSrt(this.transcript.lines)));

@@ -8,8 +8,8 @@
  * @import {History} from "./history.js"
  * @typedef {{ground: string, line: string, label: string, strong: string, soft: string, accent: string,
  *   font: string}} Palette
- * @typedef {{context: CanvasRenderingContext2D, palette: Palette, width: number, height: number, top: number,
- *   x: (at: number) => number, y: (value: number) => number, scale: number, now: number}} Plot
+ * @typedef {{context: CanvasRenderingContext2D, palette: Palette, width: number, height: number,
+ *   x: (at: number) => number, y: (value: number) => number, scale: number}} Plot
  * @typedef {{unit: string, least: number, whole: boolean, highest: (history: History) => number,
  *   draw: (plot: Plot, history: History) => void}} Kind
  */
@@ -213,12 +213,10 @@ class Chart {
       palette,
       width: inner,
       height,
-      top: HEAD_PX,
       // Whole pixels per point, counted from the epoch: distances stay what they are while the chart moves.
       x: (at) => inner + (Math.round(at * perSecond) - origin) / ratio,
       y: (value) => snap(foot - (Math.min(value, this.#scale) / this.#scale) * (foot - HEAD_PX)),
       scale: this.#scale,
-      now,
     };
     this.#axes(plot, target);
     context.save();
@@ -250,7 +248,11 @@ class Chart {
       context.fillText(axisLabel(value, this.kind, value === target), width + 6, y);
     }
     context.textBaseline = "alphabetic";
-    for (const [seconds, align] of /** @type {[number, CanvasTextAlign][]} */ ([[60, "left"], [30, "center"], [0, "right"]])) {
+    for (const [seconds, align] of /** @type {[number, CanvasTextAlign][]} */ ([
+      [60, "left"],
+      [30, "center"],
+      [0, "right"],
+    ])) {
       context.textAlign = align;
       context.fillText(seconds ? `−${seconds} s` : "now", width * (1 - seconds / WINDOW_S), height - 3);
     }

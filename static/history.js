@@ -31,7 +31,8 @@ export class History {
     const offset = stats.now - clock;
     this.#offset = offset > this.#offset || this.#offset - offset > 5 ? offset : this.#offset;
     const last = this.ticks.at(-1)?.tick ?? -1;
-    const restarted = stats.ticks.length > 0 && stats.ticks[0].tick < last && stats.ticks[0].at > (this.ticks.at(-1)?.at ?? 0);
+    const restarted =
+      stats.ticks.length > 0 && stats.ticks[0].tick < last && stats.ticks[0].at > (this.ticks.at(-1)?.at ?? 0);
     if (restarted) this.ticks = [];
     this.ticks.push(...stats.ticks.filter((tick) => restarted || tick.tick > last));
     const { partial, final } = stats.latency;

@@ -9,7 +9,6 @@ const STEP_PX = 4;
 const FLOOR_DB = -60;
 const FRAMES_PER_VALUE = 5; // the number for screen readers changes four times a second
 
-
 export class LevelMeter {
   /** @type {number[]} newest last, 0..1 */ #levels = [];
   #frames = 0;
