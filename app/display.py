@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from app.client import StreamEvent
@@ -46,17 +46,17 @@ class Display(Protocol):
 
 
 @contextmanager
-def open_display(console: Console, *, labelled: bool) -> Iterator[Display]:
+def open_display(console: Console, *, label_width: int = 0) -> Iterator[Display]:
     """Open the display that suits the console: live on a terminal, plain lines elsewhere.
 
     Args:
         console: where to write.
-        labelled: put the recording's label before each line of text, as there are several.
+        label_width: put the recording's label before each line of text, in a column of so many characters.
     """
     if not console.is_terminal:
-        yield _PlainDisplay(console, labelled=labelled)
+        yield _PlainDisplay(console, label_width)
         return
-    display = _LiveDisplay(console, labelled=labelled)
+    display = _LiveDisplay(console, label_width)
     with Live(console=console, get_renderable=display.render, refresh_per_second=REFRESHES_PER_SECOND, transient=True):
         yield display
 
@@ -64,12 +64,12 @@ def open_display(console: Console, *, labelled: bool) -> Iterator[Display]:
 class _PlainDisplay:
     """One line per final, nothing else; each recording is its own track."""
 
-    def __init__(self, console: Console, *, labelled: bool) -> None:
+    def __init__(self, console: Console, label_width: int) -> None:
         self._console = console
-        self._labelled = labelled
+        self._label_width = label_width
 
     def add(self, label: str, duration_s: float | None) -> Track:
-        return _PlainTrack(self._console, label if self._labelled else "")
+        return _PlainTrack(self._console, _column(label, self._label_width))
 
 
 class _PlainTrack:
@@ -91,21 +91,21 @@ class _PlainTrack:
 class _LiveDisplay:
     """Finals scroll past; below them, for each recording, a bar and the words that are still open."""
 
-    def __init__(self, console: Console, *, labelled: bool) -> None:
+    def __init__(self, console: Console, label_width: int) -> None:
         self._console = console
-        self._labelled = labelled
+        self._label_width = label_width
         self._progress = Progress(
-            TextColumn("{task.fields[label]}"),
+            TextColumn("{task.fields[label]}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[position]}"),
-            TimeElapsedColumn(),
             console=console,
         )
         self._tracks: list[_LiveTrack] = []
 
     def add(self, label: str, duration_s: float | None) -> Track:
-        task = self._progress.add_task("", total=duration_s, label=Text(label), position="")
-        track = _LiveTrack(self._console, self._progress, task, label if self._labelled else "", duration_s)
+        task = self._progress.add_task("", total=duration_s, label=_printable(label), position="")
+        column = _column(label, self._label_width)
+        track = _LiveTrack(self._console, self._progress, task, column, duration_s)
         self._tracks.append(track)
         return track
 
@@ -133,10 +133,10 @@ class _LiveTrack:
 
     def open_text(self, width: int) -> Text:
         """As much of the open utterance's end as fits on a line of `width` cells, tentative words dim."""
-        text = Text(_label(self._label), style="cyan")
-        text.append(_printable(self._committed), style="default")
+        label = Text(self._label, style="cyan")
+        text = Text(_printable(self._committed))
         text.append(_printable(self._tentative), style="dim")
-        return text[max(0, text.cell_len - width) :]
+        return label + text[max(0, label.cell_len + text.cell_len - width) :]
 
     def show(self, event: StreamEvent) -> None:
         match event:
@@ -167,15 +167,16 @@ def _lines(event: StreamEvent, label: str) -> Iterator[Text]:
     """What stays on the screen of an event: finals with words, and warnings."""
     match event:
         case FinalMessage() if event.text.strip():
-            line = Text(_label(label), style="cyan")
+            line = Text(label, style="cyan")
             line.append(f"{clock(event.start):>7}  ", style="dim")
             yield line.append(_printable(event.text.strip()), style="default")
         case WarningMessage():
-            yield Text(f"{_label(label)}warning: {_printable(event.message)}", style="yellow")
+            yield Text(f"{label}warning: {_printable(event.message)}", style="yellow")
 
 
-def _label(label: str) -> str:
-    return f"{label}  " if label else ""
+def _column(label: str, width: int) -> str:
+    """The label as the beginning of a line; nothing where there is no column for it."""
+    return f"{_printable(label):{width}}  " if width else ""
 
 
 def _printable(text: str) -> str:

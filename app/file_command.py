@@ -73,7 +73,8 @@ def transcribe_files(paths: Sequence[Path], options: FileOptions) -> int:
     jobs = [_Job(path, path.name, outputs) for path, outputs in zip(paths, plan_outputs(paths, options), strict=True)]
     document_on_stdout = any(target is None for job in jobs for _, target in job.outputs)
     console = Console(stderr=document_on_stdout, highlight=False)
-    with open_display(console, labelled=len(jobs) > 1) as display:
+    label_width = max(len(job.label) for job in jobs) if len(jobs) > 1 else 0
+    with open_display(console, label_width=label_width) as display:
         asyncio.run(_run_all(jobs, options, display))
     for job in jobs:
         if job.n_damaged:

@@ -140,7 +140,7 @@ async def _listen(options: MicOptions) -> None:
     source = _standard_input() if options.device == STDIN else _microphone(options.device)
     console = Console(highlight=False)
     async with source as inlet:
-        with _on_interrupt(inlet), open_display(console, labelled=False) as display:
+        with _on_interrupt(inlet), open_display(console) as display:
             track = display.add("listening; Ctrl-C ends", None)
             start = Start(sample_rate=inlet.sample_rate, language=options.language)
             await transcribe(options.url, start, inlet.pieces(), on_event=track.show)

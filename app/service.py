@@ -77,12 +77,17 @@ class Service:
         self._max_sessions = max_sessions
         self._bridge: Bridge | None = None
         self._info: ModelInfo | None = None
+        self._settled = asyncio.Event()  # loaded or failed
 
     def start(self) -> None:
         """Begin to load the model."""
         loop = asyncio.get_running_loop()
         # A daemon, unlike the threads of asyncio.to_thread: a server that is told to stop does not wait for a download.
         threading.Thread(target=self._load, args=(loop,), name="loader", daemon=True).start()
+
+    async def until_loaded(self) -> None:
+        """Wait until the engine is there, or has failed."""
+        await self._settled.wait()
 
     def admit(self) -> tuple[Bridge, ModelInfo]:
         """Give what a session needs.
@@ -133,9 +138,11 @@ class Service:
         )
         self._bridge.start()
         self.stage = Stage.READY
+        self._settled.set()
         logger.info("ready: %s", engine.info)
 
     def _failed(self, fault: BaseException) -> None:
         self.stage = Stage.FAILED
         self.failure = fault
+        self._settled.set()
         self.on_failure()

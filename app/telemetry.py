@@ -8,6 +8,7 @@ Knows no socket: `StatsFeed` hands text to whoever joined it.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -336,5 +337,5 @@ def _drawn(stats: TickStats) -> Tick:
 
 def _quantile_ms(ordered: list[float], share: float) -> float:
     """The smallest value that at least `share` of all do not exceed (nearest rank), in milliseconds."""
-    rank = min(int(share * len(ordered)), len(ordered) - 1)
-    return round(1000 * ordered[rank], 1)
+    rank = math.ceil(share * len(ordered))
+    return round(1000 * ordered[rank - 1], 1)

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from app.server import Server, ServerConfig
 from app.service import EngineFactory
-from tests.fakes import ScriptedEngine, pcm16, silence
+from tests.fakes import ScriptedEngine, pcm16
 
 START = '{"type":"start"}'
 FINISH = '{"type":"finish"}'
@@ -44,8 +44,7 @@ class Served:
     async def until_ready(self) -> None:
         """Wait until the model is loaded."""
         async with asyncio.timeout(PATIENCE_S):
-            while (await self.http.get("/readyz")).status_code != 200:
-                await asyncio.sleep(0.02)
+            await self.server.service.until_loaded()
 
     async def stats(self) -> Message:
         """What /v1/stats says."""
@@ -60,13 +59,24 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    engine: ScriptedEngine | None = None, *, factory: EngineFactory | None = None, **settings: Any
+    engine: ScriptedEngine | None = None,
+    *,
+    factory: EngineFactory | None = None,
+    send_buffer_bytes: int | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Run a server around `engine`, or around what `factory` gives without waiting for it; stop it afterwards."""
+    """Run a server around `engine`, or around what `factory` gives without waiting for it; stop it afterwards.
+
+    Args:
+        send_buffer_bytes: of each socket, for a test in which the client does not read.
+        settings: fields of ServerConfig.
+    """
     config = replace(ServerConfig(drain_timeout_s=2.0), **settings)
     scripted = engine or ScriptedEngine()
     server = Server(config, factory or (lambda _: scripted))
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        if send_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         port = listener.getsockname()[1]
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
             task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -121,18 +131,3 @@ async def converse(client: ClientConnection, samples: Any) -> list[Message]:
     await say(client, samples)
     await client.send(FINISH)
     return await hear_all(client)
-
-
-__all__ = [
-    "FINISH",
-    "START",
-    "Served",
-    "converse",
-    "hear",
-    "hear_all",
-    "hear_until",
-    "kinds",
-    "say",
-    "serving",
-    "silence",
-]

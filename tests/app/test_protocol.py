@@ -243,7 +243,7 @@ def test_events_are_written_in_seconds_without_leading_spaces() -> None:
         reason=EndReason.PAUSE,
         language="en",
         segments=(Segment(" he hoped", 16_000, 32_000),),
-        words=(Word(" he", 16_000, 17_600, 0.98765),),
+        words=(Word(" he", (1,), 16_000, 17_600, 0.98765),),
     )
     assert json.loads(connection.send(final)) == {
         "type": "final",
