@@ -14,6 +14,7 @@ Shapes: as in engine/model.py; R rows, S = 1500 encoder positions, G tail keys.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.checkpoint import Dimensions
@@ -23,8 +24,7 @@ from engine.silence import SilenceTail
 class Rows:
     """Which rows of the cache a pass works on.
 
-    A dense range is read as a view; any other choice is gathered. Slots are handed out lowest first, so decode steps
-    always and prefills mostly are dense.
+    A dense range is read as a view; any other choice is gathered.
     """
 
     def __init__(self, indices: list[int], device: torch.device) -> None:
@@ -109,20 +109,33 @@ class KVCache:
             n_tail = self._n_keys[row] - span.stop
             store[:, row, :, span.stop : self._n_keys[row]] = tail[:, :, tail.shape[2] - n_tail :]
 
-    def encoder(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return keys and values, each (1, H, n_keys, D), and bias (n_keys,) of one row's window."""
+    def attend_encoder(self, layer: int, row: int, query: Tensor) -> Tensor:
+        """Attend from (1, H, n, D) queries to one row's window; returns (1, H, n, D)."""
         n_keys = self._n_keys[row]
         keys, values = self._encoder[layer][:, row : row + 1, :, :n_keys]
+        return attend(query, keys, values, self._bias[row, :n_keys])
+
+    def attend_cross(self, layer: int, rows: Rows, query: Tensor) -> Tensor:
+        """Attend from (B, H, T, D) queries to the rows' windows; returns (B, H, T, D).
+
+        On a CPU row by row: nothing is copied and no row pays for a longer neighbour. On a GPU, where the launches
+        would cost more than the work, all rows at once, padded to the longest.
+        """
+        if query.device.type == "cpu":
+            windows = [self._cross_of(layer, row) for row in rows.indices]
+            return torch.cat([attend(q, *window) for q, window in zip(torch.split(query, 1), windows, strict=True)])
+        n_keys = max(self._n_keys[row] for row in rows.indices)
+        keys, values = (rows.pick(store)[:, :, :n_keys] for store in self._cross[layer])
+        return attend(query, keys, values, rows.pick(self._bias)[:, None, None, :n_keys])
+
+    def cross_keys(self, layer: int, row: int) -> Tensor:
+        """Return (H, n_keys, D) cross-attention keys of one row's window."""
+        return self._cross_of(layer, row)[0][0]
+
+    def _cross_of(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        n_keys = self._n_keys[row]
+        keys, values = self._cross[layer][:, row : row + 1, :, :n_keys]
         return keys, values, self._bias[row, :n_keys]
-
-    def cross_bias(self, rows: Rows) -> Tensor:
-        """Return (B, n_keys) to be added to cross-attention scores; n_keys of the longest of the rows."""
-        return rows.pick(self._bias)[:, : max(self._n_keys[row] for row in rows.indices)]
-
-    def cross(self, layer: int, rows: Rows, n_keys: int) -> tuple[Tensor, Tensor]:
-        """Return (B, H, n_keys, D) keys and values."""
-        keys, values = self._cross[layer]
-        return rows.pick(keys)[:, :, :n_keys], rows.pick(values)[:, :, :n_keys]
 
     def encoder_store(self, layer: int) -> Tensor:
         """Return all (2, R, H, S, D) self-attention keys and values of an encoder layer."""
@@ -131,3 +144,9 @@ class KVCache:
     def cross_store(self, layer: int) -> Tensor:
         """Return all (2, R, H, S, D) cross-attention keys and values of a decoder layer."""
         return self._cross[layer]
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """Attend from (B, H, T, D) to (B, H, n, D); `bias`, (..., n), is added to the scores."""
+    mask = bias.expand(query.shape[0], 1, query.shape[2], -1)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)

@@ -42,6 +42,8 @@ class EngineConfig:
         device: where the model runs.
         encoder: batched or sequential.
         context: tail or full.
+        freeze_after_s: encoder positions with so much audio to their right are reused by later partials of the
+            utterance; 0 encodes every partial afresh. Finals always are.
         n_slots: rows of the KV cache: the most windows that are decoded at once.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
         n_threads: torch threads; 0 leaves torch's own choice.
@@ -53,6 +55,7 @@ class EngineConfig:
     device: Device = Device.AUTO
     encoder: EncoderMode = EncoderMode.BATCHED
     context: Context = Context.TAIL
+    freeze_after_s: float = 3.0
     n_slots: int = 16
     gather_ms: float = 0.0
     n_threads: int = 0
@@ -61,6 +64,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name, low, high in (
+            ("freeze_after_s", 0, 30),
             ("n_slots", 1, 1024),
             ("gather_ms", 0, 1000),
             ("n_threads", 0, 256),

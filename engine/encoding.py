@@ -18,9 +18,8 @@ from engine.config import Context
 from engine.features import HOP_SAMPLES, LogMel
 from engine.model import EncoderInput, Whisper
 from engine.silence import STRIDE, SilenceTail, log_weights, thin_out
-from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Samples
+from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, Samples
 
-POSITION_SAMPLES = SAMPLE_RATE // 50  # one encoder position is 20 ms
 _MARGIN = 25  # positions of real silence between the audio and the tail: 0.5 s
 _VALUE_STEP = 0.125  # of the log-mel value of silence; one tail is kept per step
 
@@ -37,12 +36,19 @@ class WindowEncoder:
         self._features = LogMel(model.dimensions.n_mels, device=self._device)
         self._tails: dict[int, SilenceTail] = {}
 
-    def encode(self, rows: Sequence[int], audio: Sequence[Samples]) -> int:
-        """Encode one window per row, all in one run of the encoder; return the number of positions computed."""
-        spans = [self._span(len(samples)) for samples in audio]
-        mel = self._mel(audio, max(span.stop for span in spans))
+    def encode(self, rows: Sequence[int], audio: Sequence[Samples], first: Sequence[int]) -> int:
+        """Encode one window per row, all in one run of the encoder; return the number of positions computed.
+
+        Args:
+            audio: the whole windows.
+            first: per window the position to begin at; what lies before it is in the row and stays.
+        """
+        ends = [self._n_positions(len(samples)) for samples in audio]
+        spans = [slice(start, end) for start, end in zip(first, ends, strict=True)]
+        mel = self._mel(audio, max(ends))
         inputs = [
-            EncoderInput(row, span, m[:, : 2 * span.stop + 1]) for row, span, m in zip(rows, spans, mel, strict=True)
+            EncoderInput(row, span, frames[:, EncoderInput.first_frame(span) : 2 * span.stop + 1])
+            for row, span, frames in zip(rows, spans, mel, strict=True)
         ]
         silence = mel.amin(dim=(1, 2)).tolist()  # the value that silence has in this window
         for window, value in zip(inputs, silence, strict=True):
@@ -56,12 +62,12 @@ class WindowEncoder:
     def _n_all(self) -> int:
         return self._model.dimensions.n_audio_positions
 
-    def _span(self, n_samples: int) -> slice:
-        """Return which positions of a window are computed."""
+    def _n_positions(self, n_samples: int) -> int:
+        """Return how many positions a window of so many samples has before the tail."""
         if self._context is Context.FULL:
-            return slice(0, self._n_all)
+            return self._n_all
         n_positions = -(-n_samples // POSITION_SAMPLES) + _MARGIN
-        return slice(0, min(self._n_all, -(-n_positions // STRIDE) * STRIDE))
+        return min(self._n_all, -(-n_positions // STRIDE) * STRIDE)
 
     def _mel(self, audio: Sequence[Samples], n_positions: int) -> Tensor:
         """Return (N, M, 2 * n_positions + 1) features, one frame more than the positions have."""

@@ -26,6 +26,7 @@ from engine.types import (
     SAMPLE_RATE,
     CloseReason,
     Event,
+    Final,
     Request,
     Samples,
     SessionClosed,
@@ -82,7 +83,7 @@ class Engine:
         self._runner = runner
         self._detector = detector
         self._vocabulary = vocabulary
-        self._scheduler = Scheduler(config.n_slots)
+        self._scheduler = Scheduler(config.n_slots, freeze_after=int(config.freeze_after_s * SAMPLE_RATE))
         self._streams: dict[str, _Stream] = {}
         self._fresh = False  # something changed since the last tick
         self._n_ticks = 0
@@ -168,13 +169,21 @@ class Engine:
             requests, told = stream.session.advance(now)
             for request in requests:
                 self._scheduler.submit(request)
-            events += _tagged(stream.session, told)
+            events += _tagged(stream.session, self._forget_final(stream.session, told))
+        return events
+
+    def _forget_final(self, session: Session, events: list[Event]) -> list[Event]:
+        """An utterance that is final asks for nothing more."""
+        for event in events:
+            if isinstance(event, Final):
+                self._scheduler.forget((session.id, event.utterance_id))
         return events
 
     def _apply(self, sequence: Sequence) -> list[SessionEvent]:
         session = self._session(sequence.request.session_id)
         self._fresh = True  # the session may want its next request
-        return _tagged(session, session.apply(sequence.request, sequence.to_hypothesis()))
+        events = session.apply(sequence.request, sequence.to_hypothesis())
+        return _tagged(session, self._forget_final(session, events))
 
     def _close_done(self) -> list[SessionEvent]:
         done = [session_id for session_id, stream in self._streams.items() if stream.session.is_done]

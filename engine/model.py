@@ -102,10 +102,7 @@ class EncoderLayer(nn.Module):
         for window, part in zip(inputs, torch.split(qkv, lengths), strict=True):
             query, key, value = part.unbind(1)  # each (n, H, D)
             cache.write_encoder(index, window.row, window.span, key, value)
-            keys, values, bias = cache.encoder(index, window.row)
-            query = query.transpose(0, 1).unsqueeze(0)  # (1, H, n, D)
-            mask = bias.expand(1, 1, query.shape[2], -1)
-            heads = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            heads = cache.attend_encoder(index, window.row, query.transpose(0, 1).unsqueeze(0))  # (1, H, n, D)
             attended.append(heads[0].transpose(0, 1).flatten(1))  # (n, C)
         x = x + self.attention_out(torch.cat(attended))
         return x + self.ffn(x)  # type: ignore[no-any-return]
@@ -131,17 +128,21 @@ class AttentionTap:
 
     Attributes:
         heads: (layer, head) pairs.
-        scores: after the pass, one (B, T, S) tensor of scores before the softmax per pair, in the order of layers.
+        scores: after the pass, per row one (T, n_keys) tensor of scores before the softmax per pair, in the order of
+            layers.
     """
 
     heads: tuple[tuple[int, int], ...]
-    scores: list[Tensor] = field(default_factory=list)
+    scores: list[list[Tensor]] = field(default_factory=list)
 
-    def record(self, layer: int, query: Tensor, key: Tensor) -> None:
-        """Called by each decoder layer with (B, H, T, D) queries and (B, H, S, D) keys."""
-        for wanted_layer, head in self.heads:
-            if wanted_layer == layer:
-                self.scores.append(query[:, head] @ key[:, head].transpose(1, 2) / math.sqrt(query.shape[-1]))
+    def record(self, layer: int, query: Tensor, cache: KVCache, rows: Rows) -> None:
+        """Called by each decoder layer with (B, H, T, D) queries."""
+        if not self.scores:
+            self.scores = [[] for _ in rows.indices]
+        scale = 1 / math.sqrt(query.shape[-1])
+        for head in [head for wanted, head in self.heads if wanted == layer]:
+            for scores, q, row in zip(self.scores, query[:, head], rows.indices, strict=True):
+                scores.append(q @ cache.cross_keys(layer, row)[head].T * scale)
 
 
 class Decoder(nn.Module):
@@ -179,10 +180,9 @@ class Decoder(nn.Module):
         n_keys = cache.text_extent(rows, n_tokens)
         keys = torch.arange(n_keys, device=tokens.device)
         mask = (keys <= positions[..., None]).unsqueeze(1)  # (B, 1, T, n_keys): causal, and no further than written
-        audio_bias = cache.cross_bias(rows)[:, None, None].expand(-1, -1, n_tokens, -1)  # (B, 1, T, n_audio_keys)
         x = self.embedding(tokens) + self.positions[positions]  # (B, T, C)
         for index, layer in enumerate(self.layers):
-            x = layer(x, index, positions, mask, audio_bias, cache, rows, tap)
+            x = layer(x, index, positions, mask, cache, rows, tap)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -215,7 +215,6 @@ class DecoderLayer(nn.Module):
         index: int,
         positions: Tensor,
         mask: Tensor,
-        audio_bias: Tensor,
         cache: KVCache,
         rows: Rows,
         tap: AttentionTap | None,
@@ -229,10 +228,9 @@ class DecoderLayer(nn.Module):
         x = x + self.self_out(attended.transpose(1, 2).reshape(n_rows, n_tokens, width))
 
         query = self.cross_query(self.cross_norm(x)).view(n_rows, n_tokens, self.n_heads, -1).transpose(1, 2)
-        key, value = cache.cross(index, rows, audio_bias.shape[-1])  # each (B, H, n_audio_keys, D)
         if tap is not None:
-            tap.record(index, query, key)
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=audio_bias)
+            tap.record(index, query, cache, rows)
+        attended = cache.attend_cross(index, rows, query)
         x = x + self.cross_out(attended.transpose(1, 2).reshape(n_rows, n_tokens, width))
         return x + self.ffn(x)  # type: ignore[no-any-return]
 

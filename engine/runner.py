@@ -22,12 +22,12 @@ from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint
 from engine.config import Device, EncoderMode, EngineConfig
 from engine.decoding import GreedyChoice, verify
-from engine.encoding import POSITION_SAMPLES, WindowEncoder
+from engine.encoding import WindowEncoder
 from engine.errors import ConfigError
 from engine.model import AttentionTap, Whisper
 from engine.scheduler import Gain, Plan, Prefilled, Sequence, StepOutput
 from engine.tokenizer import Tokenizer
-from engine.types import Window, Word
+from engine.types import POSITION_SAMPLES, Window, Word
 
 
 @dataclass(slots=True)
@@ -68,11 +68,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
-        """Encode, prefill and decode one step.
-
-        The decode step comes first: it works on a dense range of rows, which may include rows admitted now, and what it
-        writes there is overwritten by their prefill.
-        """
+        """Decode one step, encode, prefill."""
         effort = Effort()
         started = time.perf_counter()
         decode_gains = self._decode(plan.decode) if plan.decode else ()
@@ -95,13 +91,13 @@ class ModelRunner:
         inputs = [[*prompt, *s.tokens] for prompt, s in zip(prompts, wanted, strict=True)]
         tap = AttentionTap(self._tap_heads)
         hidden = self._forward(wanted, inputs, tap)
-        scores = torch.stack(tap.scores).float()  # (heads, B, T, S)
         for index, (sequence, prompt) in enumerate(zip(wanted, prompts, strict=True)):
             predicting = slice(len(prompt) - 1, len(prompt) + len(sequence.tokens))
             logprobs = self._model.decoder.logits(hidden[index, predicting][:-1]).log_softmax(-1)
             chosen = logprobs.gather(1, torch.tensor(sequence.tokens, device=self.device)[:, None])
             n_positions = _n_positions(sequence.request.window)
-            weights = scores[:, index, predicting, :n_positions].softmax(-1)
+            scores = torch.stack([scores[predicting, :n_positions] for scores in tap.scores[index]])
+            weights = scores.float().softmax(-1)  # (n_heads, n_tokens + 1, n_positions)
             positions = token_positions(weights.cpu().numpy())
             sequence.words = self._words(sequence, positions, chosen.squeeze(1).exp().tolist())
 
@@ -111,7 +107,9 @@ class ModelRunner:
         batch_size = 1 if self._mode is EncoderMode.SEQUENTIAL else len(sequences)
         for start in range(0, len(sequences), batch_size):
             batch = sequences[start : start + batch_size]
-            effort.encoder_positions += self._encoder.encode([_row(s) for s in batch], [s.request.audio for s in batch])
+            effort.encoder_positions += self._encoder.encode(
+                [_row(s) for s in batch], [s.request.audio for s in batch], [s.first_position for s in batch]
+            )
             effort.encoder_runs += 1
         effort.encoder_windows = len(sequences)
         if self.device.type == "cuda":
@@ -148,23 +146,18 @@ class ModelRunner:
         return prefilled, tuple(gains)
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> tuple[Gain, ...]:
-        """Run one token of every running row, over the dense range of rows that holds them all."""
-        n_rows = max(_row(s) for s in sequences) + 1
-        tokens = [self.tokenizer.eot] * n_rows
-        for sequence in sequences:
-            tokens[_row(sequence)] = sequence.tokens[-1]
-        rows = Rows(list(range(n_rows)), self.device)
-        lengths = torch.tensor(self._cache.lengths[:n_rows], device=self.device)
-        inputs = torch.tensor(tokens, device=self.device)[:, None]
+        """Run one token of every running row."""
+        rows = self._rows(sequences)
+        lengths = torch.tensor([self._cache.lengths[row] for row in rows.indices], device=self.device)
+        inputs = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         hidden = self._model.decoder(inputs, lengths, self._cache, rows)[:, 0]
-        never_first = torch.zeros(n_rows, dtype=torch.bool, device=self.device)
+        never_first = torch.zeros(len(sequences), dtype=torch.bool, device=self.device)
         choices, logprobs = (t.tolist() for t in self._choose(self._model.decoder.logits(hidden), never_first))
-        gains = []
-        for sequence in sequences:
-            row = _row(sequence)
+        for row in rows.indices:
             self._cache.lengths[row] += 1
-            gains.append(verify((), [choices[row]], [logprobs[row]], self.tokenizer.eot))
-        return tuple(gains)
+        return tuple(
+            verify((), [token], [logprob], self.tokenizer.eot) for token, logprob in zip(choices, logprobs, strict=True)
+        )
 
     def _forward(
         self, sequences: tuple[Sequence, ...] | list[Sequence], inputs: list[list[int]], tap: AttentionTap | None = None

@@ -10,6 +10,9 @@ tokens in every tick until it ends. Rows join and leave the running batch at any
 Order of admission: finals before partials, then whoever has waited longest. A partial whose utterance asks for its
 final meanwhile is worthless; it is evicted when the final is submitted.
 
+A row keeps what was encoded into it after its sequence is done. When the utterance asks again, the same row is lent:
+the same window is not encoded again, and of a longer one only what is not frozen (`Held`).
+
 Law: a sequence is in exactly one of waiting, running, finished; it holds a slot exactly while it runs.
 """
 
@@ -20,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.slots import Slot, SlotPool
-from engine.types import SAMPLE_RATE, FinishReason, Hypothesis, Request, Window, Word
+from engine.types import POSITION_SAMPLES, SAMPLE_RATE, FinishReason, Hypothesis, Request, Window, Word
 
 _MAX_TEXT_TOKENS = 224  # half of Whisper's 448 text positions, as in openai/whisper
 _TOKENS_PER_SECOND = 14  # fast speech in the scripts that need most tokens per sound stays below
@@ -40,6 +43,7 @@ class Sequence:
     """One request on its way through the decoder.
 
     Attributes:
+        first_position: the encoder position from which the window is to be encoded; what lies before is in the row.
         tokens: text tokens so far, beginning with the forced prefix.
         logprob_sum, n_scored: over the tokens that the model chose, end-of-text included.
     """
@@ -47,6 +51,7 @@ class Sequence:
     request: Request
     status: Status = Status.WAITING
     slot: Slot | None = None
+    first_position: int = 0
     tokens: list[int] = field(default_factory=list)
     logprob_sum: float = 0.0
     n_scored: int = 0
@@ -75,6 +80,23 @@ class Sequence:
             finish_reason=self.finish_reason,
             words=self.words,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the audio part of a row holds, also after its sequence is done.
+
+    Attributes:
+        utterance: session and utterance id.
+        window: what was encoded into the row last.
+        n_frozen: so many positions had enough audio to their right when they were encoded; partials reuse them.
+        is_whole: every position was encoded with the whole window in view, as finals want it.
+    """
+
+    utterance: tuple[str, int]
+    window: Window
+    n_frozen: int
+    is_whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +154,12 @@ class StepOutput:
 class Scheduler:
     """Call `submit` and `abort` between ticks; per tick `schedule`, run the plan, `update`, `release`."""
 
-    def __init__(self, n_slots: int) -> None:
+    def __init__(self, n_slots: int, *, freeze_after: int = 0) -> None:
+        """`freeze_after`: samples to the right of a position from which on partials reuse it; 0 never."""
         self.slots = SlotPool(n_slots)
-        self._encoded: dict[tuple[str, Window], int] = {}  # window -> the row that was last filled with it
+        self._freeze_after = freeze_after
+        self._held: dict[int, Held] = {}  # by row
+        self._rows: dict[tuple[str, int], int] = {}  # utterance -> the row that holds its newest window
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
 
@@ -145,13 +170,21 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Queue a request; an older one of the same utterance is evicted."""
-        self._evict(lambda s: (s.session_id, s.utterance_id) == (request.session_id, request.utterance_id))
+        self._evict(lambda older: _utterance(older) == _utterance(request))
         self.waiting.append(Sequence(request))
 
     def abort(self, session_id: str) -> None:
         """Drop everything of a session, so that another one may have its name."""
         self._evict(lambda request: request.session_id == session_id)
-        self._encoded = {window: row for window, row in self._encoded.items() if window[0] != session_id}
+        for utterance in [u for u in self._rows if u[0] == session_id]:
+            self.forget(utterance)
+
+    def forget(self, utterance: tuple[str, int]) -> None:
+        """The utterance will ask for nothing more: its row is free for anybody."""
+        row = self._rows.pop(utterance, None)
+        if row is not None:
+            del self._held[row]
+            self.slots.offer_first(row)
 
     def schedule(self) -> Plan:
         """Admit as many as there are free slots and return the plan of this tick."""
@@ -159,14 +192,8 @@ class Scheduler:
         self.waiting.sort(key=lambda s: (not s.request.is_final, s.request.ready_at))
         n_admitted = min(len(self.waiting), self.slots.n_free)
         prefill, self.waiting = self.waiting[:n_admitted], self.waiting[n_admitted:]
-        encode = []
-        for sequence in sorted(prefill, key=self._held_row, reverse=True):  # held rows first, before others take them
-            row = self._held_row(sequence)
-            sequence.slot = self.slots.acquire(row if row >= 0 else None)
-            sequence.status = Status.RUNNING
-            if row < 0:
-                encode.append(sequence)
-                self._remember(sequence, sequence.slot.index)
+        # Rows that hold something for their utterance first, before others take them.
+        encode = [s for s in sorted(prefill, key=lambda s: self._held_row(s) is None) if self._place(s)]
         self.running += prefill
         return Plan(tuple(encode), tuple(prefill), decode)
 
@@ -189,14 +216,39 @@ class Scheduler:
             self._leave(sequence)
         self.running = [s for s in self.running if s.status is Status.RUNNING]
 
-    def _held_row(self, sequence: Sequence) -> int:
-        """Return the free row that still holds the encoder output of the sequence's window, or -1."""
-        row = self._encoded.get((sequence.request.session_id, sequence.request.window), -1)
-        return row if row >= 0 and self.slots.is_free(row) else -1
+    def _held_row(self, sequence: Sequence) -> int | None:
+        """Return the free row that holds audio of the sequence's utterance."""
+        row = self._rows.get(_utterance(sequence.request))
+        return row if row is not None and self.slots.is_free(row) else None
 
-    def _remember(self, sequence: Sequence, row: int) -> None:
-        self._encoded = {window: held for window, held in self._encoded.items() if held != row}
-        self._encoded[(sequence.request.session_id, sequence.request.window)] = row
+    def _place(self, sequence: Sequence) -> bool:
+        """Give a sequence its slot; return whether it has anything to encode."""
+        request = sequence.request
+        row = self._held_row(sequence)
+        held = self._held[row] if row is not None else None
+        sequence.slot = self.slots.acquire(row)
+        sequence.status = Status.RUNNING
+        if held and held.window == request.window and (held.is_whole or not request.wants_whole):
+            return False
+        sequence.first_position = self._first_position(request, held)
+        self._hold(sequence)
+        return True
+
+    def _first_position(self, request: Request, held: Held | None) -> int:
+        """Return how many positions of the row may stay as they are."""
+        grows = held is not None and held.window.start == request.window.start and held.window.end < request.window.end
+        return held.n_frozen if held is not None and grows and not request.wants_whole else 0
+
+    def _hold(self, sequence: Sequence) -> None:
+        assert sequence.slot is not None
+        request, row = sequence.request, sequence.slot.index
+        if row in self._held:
+            del self._rows[self._held[row].utterance]
+        self.forget(_utterance(request))
+        settled = request.window.end - request.window.start - self._freeze_after
+        n_frozen = max(0, settled // POSITION_SAMPLES) if self._freeze_after else 0
+        self._held[row] = Held(_utterance(request), request.window, n_frozen, is_whole=sequence.first_position == 0)
+        self._rows[_utterance(request)] = row
 
     def _evict(self, matches: Callable[[Request], bool]) -> None:
         self.waiting = [s for s in self.waiting if not matches(s.request)]
@@ -207,6 +259,10 @@ class Scheduler:
         self.slots.release(sequence.slot)
         sequence.slot = None
         sequence.status = Status.FINISHED
+
+
+def _utterance(request: Request) -> tuple[str, int]:
+    return request.session_id, request.utterance_id
 
 
 def _enter(sequence: Sequence, gain: Gain) -> None:

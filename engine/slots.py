@@ -8,7 +8,7 @@ a result that was computed for an earlier holder can be told from the present on
 
 from __future__ import annotations
 
-import heapq
+from collections import OrderedDict
 from dataclasses import dataclass
 
 
@@ -21,11 +21,11 @@ class Slot:
 
 
 class SlotPool:
-    """Hands out the lowest free row, so that rows in use stay dense and a decode step can run over a plain slice."""
+    """Hands out rows, the one that has been free longest first, so that a returned row keeps its content a while."""
 
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
-        self._free = list(range(n_slots))  # a heap
+        self._free = OrderedDict.fromkeys(range(n_slots))  # in the order of release
         self._generations = [0] * n_slots
         self._used: dict[int, int] = {}  # index -> generation
 
@@ -40,13 +40,12 @@ class SlotPool:
         return len(self._used)
 
     def acquire(self, index: int | None = None) -> Slot:
-        """Lend the lowest free row, or the one named, which must be free; there must be one (`n_free`)."""
+        """Lend the row that has been free longest, or the one named, which must be free; there must be one."""
         assert self._free, "no free slot: admission must look at n_free"
         if index is None:
-            index = heapq.heappop(self._free)
+            index, _ = self._free.popitem(last=False)
         else:
-            self._free.remove(index)
-            heapq.heapify(self._free)
+            del self._free[index]
         self._generations[index] += 1
         self._used[index] = self._generations[index]
         return Slot(index, self._generations[index])
@@ -55,7 +54,12 @@ class SlotPool:
         """Take the row back; it must be held by exactly this generation."""
         assert self.holds(slot), f"{slot} is not lent out"
         del self._used[slot.index]
-        heapq.heappush(self._free, slot.index)
+        self._free[slot.index] = None
+
+    def offer_first(self, index: int) -> None:
+        """The content of this row is worth nothing any more: lend it before others, if it is free."""
+        if index in self._free:
+            self._free.move_to_end(index, last=False)
 
     def is_free(self, index: int) -> bool:
         """Whether the row can be acquired by its index."""

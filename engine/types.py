@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE_RATE = 16_000  # samples per second of everything inside the engine
+POSITION_SAMPLES = SAMPLE_RATE // 50  # of one encoder position: 20 ms
 MAX_WINDOW_SAMPLES = 30 * SAMPLE_RATE  # Whisper's receptive field
 
 Samples = NDArray[np.float32]  # (n,) mono, 16 kHz, -1..1
@@ -93,6 +94,11 @@ class Request:
     wants_words: bool
     is_final: bool
     ready_at: float
+
+    @property
+    def wants_whole(self) -> bool:
+        """What may become final is encoded with the whole window in view; nothing frozen is reused."""
+        return self.is_final or self.wants_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,3 +264,57 @@ def test_a_loop_ends_at_the_token_limit(seconds: int, gained: int) -> None:
     (sequence,) = finished
     assert sequence.finish_reason is FinishReason.TOKEN_LIMIT
     assert len(sequence.tokens) == sequence.max_tokens <= 224
+
+
+def growing(seconds: float, session_id: str = "s", *, is_final: bool = False) -> Request:
+    return make_request(session_id, window=Window(0, int(seconds * SAMPLE_RATE)), is_final=is_final)
+
+
+def row_and_first(scheduler: Scheduler, request: Request) -> tuple[int, int]:
+    """Run one request to its end; tell its row and from which position it was encoded."""
+    scheduler.submit(request)
+    plan = scheduler.schedule()
+    (sequence,) = plan.encode
+    assert sequence.slot is not None
+    row = sequence.slot.index
+    scheduler.release(scheduler.update(plan, make_output(plan, ended=True)))
+    return row, sequence.first_position
+
+
+def test_of_a_growing_window_only_what_is_not_frozen_is_encoded() -> None:
+    scheduler = Scheduler(2, freeze_after=2 * SAMPLE_RATE)
+    firsts = [row_and_first(scheduler, growing(seconds))[1] for seconds in (1.5, 3, 5)]
+    assert firsts == [0, 0, 50], "50 positions a second: at 3 s the first second was frozen"
+
+
+def test_without_freezing_every_window_is_encoded_whole() -> None:
+    scheduler = Scheduler(2)
+    assert [row_and_first(scheduler, growing(seconds))[1] for seconds in (3, 5, 9)] == [0, 0, 0]
+
+
+def test_what_may_become_final_is_encoded_whole() -> None:
+    scheduler = Scheduler(2, freeze_after=2 * SAMPLE_RATE)
+    row_and_first(scheduler, growing(3))
+    assert row_and_first(scheduler, growing(5))[1] == 50
+    assert row_and_first(scheduler, growing(5, is_final=True))[1] == 0, "a window with a frozen prefix will not do"
+    scheduler.submit(growing(5, is_final=True))
+    assert tick(scheduler)[0].encode == ()
+
+
+def test_an_utterance_finds_its_row_while_others_are_free() -> None:
+    scheduler = Scheduler(3, freeze_after=SAMPLE_RATE)
+    rows = {session: row_and_first(scheduler, growing(2, session))[0] for session in "abc"}
+    assert len(set(rows.values())) == 3
+    for seconds in (3, 4):
+        for session in "bca":
+            expected = (rows[session], 50 * (seconds - 2))
+            assert row_and_first(scheduler, growing(seconds, session)) == expected
+
+
+def test_the_row_of_a_finished_utterance_goes_first() -> None:
+    scheduler = Scheduler(2, freeze_after=SAMPLE_RATE)
+    for session in "ab":
+        row_and_first(scheduler, growing(2, session))
+    scheduler.forget(("b", 0))
+    row_and_first(scheduler, growing(2, "c"))
+    assert row_and_first(scheduler, growing(3, "a"))[1] == 50

@@ -20,13 +20,13 @@ class SlotLedger(RuleBasedStateMachine):
         self.pool = SlotPool(n_slots)
         self.used: set[Slot] = set()
         self.generations: dict[int, int] = {}
+        self.free = list(range(n_slots))  # in the order in which they will be lent
 
     @precondition(lambda self: self.pool.n_free)
     @rule(target=lent)
     def acquire(self) -> Slot:
-        lowest = min(i for i in range(self.pool.n_slots) if self.pool.is_free(i))
         slot = self.pool.acquire()
-        assert slot.index == lowest, "rows in use stay dense"
+        assert slot.index == self.free.pop(0), "the row that has been free longest is lent first"
         return self.enter(slot)
 
     @precondition(lambda self: self.pool.n_free)
@@ -35,13 +35,23 @@ class SlotLedger(RuleBasedStateMachine):
         wanted = data.draw(st.sampled_from([i for i in range(self.pool.n_slots) if self.pool.is_free(i)]))
         slot = self.pool.acquire(wanted)
         assert slot.index == wanted
+        self.free.remove(wanted)
         return self.enter(slot)
 
     @rule(target=returned, slot=consumes(lent))
     def release(self, slot: Slot) -> Slot:
         self.pool.release(slot)
         self.used.remove(slot)
+        self.free.append(slot.index)
         return slot
+
+    @rule(data=st.data())
+    def offer_first(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, self.pool.n_slots - 1))
+        self.pool.offer_first(index)
+        if index in self.free:
+            self.free.remove(index)
+            self.free.insert(0, index)
 
     @rule(slot=returned)
     def a_returned_slot_is_held_by_nobody(self, slot: Slot) -> None:
