@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from app.media import open_media
 from engine.types import Samples
@@ -16,6 +17,10 @@ from engine.types import Samples
 AUDIO = Path(__file__).parent / "audio"
 
 LoadClip = Callable[[str], Samples]
+
+# A property is true or false, however busy the machine is.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @dataclass(frozen=True, slots=True)

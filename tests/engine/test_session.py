@@ -161,7 +161,7 @@ delays = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
 @given(chunking=chunkings, recording=recordings(), delays=delays, interim=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_chunking_gives_the_same_utterances(
     chunking: Chunking, recording: Recording, delays: list[int], interim: bool
 ) -> None:
@@ -172,7 +172,7 @@ def test_any_chunking_gives_the_same_utterances(
 
 
 @given(chunking=chunkings, n_words=st.integers(60, 170), word_ms=st.integers(250, 600), delays=delays)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_without_partials_even_long_speech_is_cut_at_the_same_places(
     chunking: Chunking, n_words: int, word_ms: int, delays: list[int]
 ) -> None:
@@ -191,7 +191,7 @@ def test_without_partials_even_long_speech_is_cut_at_the_same_places(
     delays=delays,
     interim=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_long_speech_without_a_pause_loses_and_doubles_no_word(
     chunking: Chunking, n_words: int, word_ms: int, trailing_ms: int, delays: list[int], interim: bool
 ) -> None:
@@ -206,7 +206,7 @@ def test_long_speech_without_a_pause_loses_and_doubles_no_word(
 
 
 @given(chunking=chunkings, recording=recordings(max_phrase_words=90), delays=delays)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_laws_of_a_transcript(chunking: Chunking, recording: Recording, delays: list[int]) -> None:
     playing = play(recording, chunking, delays=delays)
     assert playing.said == list(recording.tokens)
@@ -232,7 +232,7 @@ def test_the_laws_of_a_transcript(chunking: Chunking, recording: Recording, dela
 
 
 @given(recording=recordings(max_phrase_words=60), delays=delays, pause_ms=st.integers(100, 5000), interim=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_session_ends_whatever_the_pause(
     recording: Recording, delays: list[int], pause_ms: int, interim: bool
 ) -> None:

@@ -1,0 +1,199 @@
+"""Ways to run the model's parts, and random small models, for numerical tests.
+
+All construction is here, so that a test says what must be equal and not how a runner is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.cache import KVCache, Rows
+from engine.checkpoint import Checkpoint, Dimensions, weight_shapes
+from engine.config import Context, Device, EncoderMode, EngineConfig
+from engine.model import AttentionTap, EncoderInput, Whisper
+from engine.runner import Effort, ModelRunner
+from engine.scheduler import Scheduler
+from engine.tokenizer import Tokenizer
+from engine.types import Hypothesis, Request, Samples, Window
+
+CPU = torch.device("cpu")
+
+
+def make_whisper(checkpoint: Checkpoint, *, dtype: torch.dtype = torch.float32) -> Whisper:
+    return Whisper(checkpoint, device=CPU, dtype=dtype)
+
+
+def make_cache(model: Whisper, n_rows: int) -> KVCache:
+    return KVCache(model.dimensions, n_rows, device=CPU, dtype=model.encoder.positions.dtype)
+
+
+@torch.inference_mode()
+def encode(model: Whisper, features: Iterable[Tensor]) -> list[Tensor]:
+    """Encode windows of (M, F) features in one call, everything that the positions see given; (S, C) each."""
+    by_row = dict(enumerate(features))
+    return _encode(model, make_cache(model, len(by_row)), by_row)
+
+
+def _encode(model: Whisper, cache: KVCache, features: dict[int, Tensor]) -> list[Tensor]:
+    n_positions = model.dimensions.n_audio_positions
+    inputs = []
+    for row, mel in features.items():
+        cache.lay_out(row, n_positions, None)
+        inputs.append(EncoderInput(row, slice(0, n_positions), torch.nn.functional.pad(mel, (0, 1))))
+    return list(model.encoder(inputs, cache).split(n_positions))
+
+
+class CachedDecoder:
+    """Decodes rows of a cache step by step, whatever their lengths."""
+
+    def __init__(self, model: Whisper, n_rows: int) -> None:
+        self.model = model
+        self.cache = make_cache(model, n_rows)
+
+    @torch.inference_mode()
+    def show(self, features: dict[int, Tensor]) -> None:
+        """Begin new windows, (M, F) each, in some rows."""
+        encoded = _encode(self.model, self.cache, features)
+        for row, window in zip(features, encoded, strict=True):
+            self.cache.lengths[row] = 0
+            for layer, (keys, values) in enumerate(self.model.decoder.cross_keys_values(window)):
+                self.cache.write_cross(layer, row, slice(0, len(window)), keys, values)
+
+    @torch.inference_mode()
+    def extend(self, tokens: dict[int, list[int]], *, tap: AttentionTap | None = None) -> dict[int, Tensor]:
+        """Run more tokens of some rows in one pass; (n, V) scores per row."""
+        rows = list(tokens)
+        offsets = torch.tensor([self.cache.lengths[row] for row in rows])
+        padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(t) for t in tokens.values()], batch_first=True)
+        hidden = self.model.decoder(padded, offsets, self.cache, Rows(rows, CPU), tap=tap)
+        scores = {}
+        for index, (row, added) in enumerate(tokens.items()):
+            self.cache.lengths[row] += len(added)
+            scores[row] = self.model.decoder.logits(hidden[index, : len(added)])
+        return scores
+
+
+def make_runner(
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    *,
+    n_slots: int = 8,
+    encoder: EncoderMode = EncoderMode.BATCHED,
+    context: Context = Context.FULL,
+) -> ModelRunner:
+    """A runner on the CPU in float32; padded to 30 s as in training unless told otherwise."""
+    config = EngineConfig(device=Device.CPU, encoder=encoder, context=context, n_slots=n_slots)
+    return ModelRunner(checkpoint, tokenizer, config)
+
+
+_sessions = itertools.count()
+
+
+def make_request(
+    audio: Samples,
+    *,
+    session_id: str | None = None,
+    start: int = 0,
+    prefix: Sequence[int] = (),
+    draft: Sequence[int] = (),
+    language: str | None = "en",
+    wants_words: bool = False,
+) -> Request:
+    """A request for one window; of a session of its own, unless it is named."""
+    return Request(
+        session_id=session_id or f"session-{next(_sessions)}",
+        utterance_id=0,
+        window=Window(start, start + len(audio)),
+        audio=audio,
+        prefix=tuple(prefix),
+        draft=tuple(draft),
+        language=language,
+        wants_words=wants_words,
+        is_final=True,
+        ready_at=0.0,
+    )
+
+
+def transcribe(
+    runner: ModelRunner, requests: Sequence[Request], *, n_slots: int = 8, together: int | None = None
+) -> list[Hypothesis]:
+    """Run requests as the engine does; all at once, or so many more in each tick."""
+    return transcribe_and_count(runner, requests, n_slots=n_slots, together=together)[0]
+
+
+def transcribe_and_count(
+    runner: ModelRunner, requests: Sequence[Request], *, n_slots: int = 8, together: int | None = None
+) -> tuple[list[Hypothesis], list[Effort]]:
+    """Also what each tick cost."""
+    scheduler = Scheduler(n_slots)
+    coming = list(requests)
+    found: dict[int, Hypothesis] = {}
+    efforts = []
+    while coming or scheduler.has_work:
+        n_now = together or len(coming)
+        for request in coming[:n_now]:
+            scheduler.submit(request)
+        del coming[:n_now]
+        plan = scheduler.schedule()
+        output, effort = runner.run(plan)
+        efforts.append(effort)
+        finished = scheduler.update(plan, output)
+        runner.align(finished)
+        scheduler.release(finished)
+        found |= {id(s.request): s.to_hypothesis() for s in finished}
+    return [found[id(request)] for request in requests], efforts
+
+
+# ---------------------------------------------------------------------------------------------- random models
+
+
+def random_checkpoint(
+    like: Checkpoint,
+    *,
+    seed: int,
+    n_vocab: int | None = None,
+    n_audio_positions: int = 1500,
+    n_text_positions: int = 448,
+    n_words: int | None = None,
+) -> Checkpoint:
+    """A model of 2 layers and 64 dims that says nonsense, at the vocabulary of a real one.
+
+    Args:
+        n_words: so many text tokens and the end of text are all that it may say, so that it often ends.
+    """
+    random = np.random.default_rng(seed)
+    dimensions = Dimensions(
+        n_mels=80,
+        n_vocab=n_vocab or like.dimensions.n_vocab,
+        n_state=64,
+        n_heads=4,
+        n_encoder_layers=2,
+        n_decoder_layers=2,
+        ffn=128,
+        n_audio_positions=n_audio_positions,
+        n_text_positions=n_text_positions,
+    )
+    weights = {}
+    for name, shape in weight_shapes(dimensions).items():
+        scale = 0.3 if "embed" in name else 2.0 / np.sqrt(np.prod(shape[1:]))
+        values = random.standard_normal(shape).astype(np.float32) * np.float32(scale if len(shape) > 1 else 0.1)
+        is_gain = "norm" in name and name.endswith("weight")
+        weights[name] = torch.from_numpy(values + 1 if is_gain else values)
+    suppressed: set[int] = set()
+    if n_words is not None:
+        end = like.tokenizer.token_to_id("<|endoftext|>")
+        suppressed = set(range(dimensions.n_vocab)) - set(random.choice(end, n_words, replace=False).tolist()) - {end}
+    return Checkpoint(
+        name="random",
+        dimensions=dimensions,
+        weights=weights,
+        tokenizer=like.tokenizer,
+        suppress_tokens=tuple(sorted(suppressed)),
+        begin_suppress_tokens=(),
+        alignment_heads=((0, 1), (1, 0), (1, 3)),
+    )
