@@ -10,6 +10,7 @@
  *   font: string}} Palette
  * @typedef {{context: CanvasRenderingContext2D, palette: Palette, width: number, height: number,
  *   x: (at: number) => number, y: (value: number) => number, scale: number}} Plot
+ * @typedef {{since: number, at: number, value: number|null}} Point measured at a moment, about the time since another
  * @typedef {{unit: string, least: number, whole: boolean, highest: (history: History) => number,
  *   draw: (plot: Plot, history: History) => void}} Kind
  */
@@ -19,7 +20,7 @@ import { WINDOW_S } from "./history.js";
 const GUTTER_PX = 46; // right, for the labels of the value axis
 const FOOT_PX = 18; // below, for the labels of the time axis
 const HEAD_PX = 8;
-const GAP_S = 3; // a line breaks where nothing was measured for longer than this
+const GAP_S = 2; // a line breaks where nothing was going on for longer than this
 const GROWTH = 0.25; // part of the way to a new scale made per drawing
 const CALM_MS = 1000;
 
@@ -56,7 +57,8 @@ const time = {
   highest: ({ ticks }) => ticks.reduce((most, tick) => Math.max(most, tick.tick_ms), 0),
   draw(plot, { ticks }) {
     const { palette } = plot;
-    const of = (/** @type {"tick_ms"|"encoder_ms"} */ key) => ticks.map((tick) => ({ at: tick.at, value: tick[key] }));
+    const of = (/** @type {"tick_ms"|"encoder_ms"} */ key) =>
+      ticks.map((tick) => ({ since: tick.at - tick.tick_ms / 1000, at: tick.at, value: tick[key] }));
     stroke(plot, of("tick_ms"), palette.soft);
     stroke(plot, of("encoder_ms"), palette.accent);
   },
@@ -72,7 +74,7 @@ const latency = {
   draw(plot, history) {
     const { palette } = plot;
     const of = (/** @type {"partialP50"|"partialP95"|"finalP50"|"finalP95"} */ key) =>
-      history.latency.map((sample) => ({ at: sample.at, value: sample[key] }));
+      history.latency.map(({ at, [key]: value }) => ({ since: at, at, value }));
     ribbon(plot, of("finalP50"), of("finalP95"), palette.strong);
     ribbon(plot, of("partialP50"), of("partialP95"), palette.accent);
   },
@@ -83,7 +85,7 @@ const KINDS = { batch, time, latency };
 
 /**
  * @param {Plot} plot
- * @param {{at: number, value: number|null}[]} points
+ * @param {Point[]} points
  * @param {string} colour
  */
 function stroke(plot, points, colour) {
@@ -102,8 +104,8 @@ function stroke(plot, points, colour) {
 
 /**
  * @param {Plot} plot
- * @param {{at: number, value: number|null}[]} low
- * @param {{at: number, value: number|null}[]} high
+ * @param {Point[]} low
+ * @param {Point[]} high
  * @param {string} colour
  */
 function ribbon(plot, low, high, colour) {
@@ -122,16 +124,16 @@ function ribbon(plot, low, high, colour) {
 }
 
 /**
- * @param {{at: number, value: number|null}[]} points
+ * @param {Point[]} points
  * @returns {{at: number, value: number}[][]} stretches without a gap
  */
 function runs(points) {
   /** @type {{at: number, value: number}[][]} */
   const found = [];
   let last = -Infinity;
-  for (const { at, value } of points) {
+  for (const { since, at, value } of points) {
     if (value === null) continue;
-    if (at - last > GAP_S) found.push([]);
+    if (since - last > GAP_S) found.push([]);
     found[found.length - 1].push({ at, value });
     last = at;
   }
