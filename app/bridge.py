@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 MAX_BACKLOG_SAMPLES = 120 * SAMPLE_RATE
 PUSH_TIMEOUT_S = 60.0  # that a full backlog may stand still
-SILENT_ENGINE_S = 60.0  # without any event while a session is being flushed
+SILENT_ENGINE_S = 300.0  # without any event while a session is being flushed; others may have more to answer
 OUTBOX_EVENTS = 256
 STOP_TIMEOUT_S = 10.0
 LAST_WORDS_S = 5.0  # for the gateways to say goodbye after the engine stopped

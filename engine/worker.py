@@ -171,10 +171,12 @@ class Worker:
             reason, message = CloseReason.FAILED, "The transcription engine failed. Please reconnect."
             crash = fault
         self._accepting = False
-        self._emit(self._engine.close_all(reason, message))
-        self._emit([(session_id, SessionClosed(reason, message)) for session_id in self._never_opened()])
-        if crash is not None:
-            self._on_crash(crash)
+        try:
+            self._emit(self._engine.close_all(reason, message))
+            self._emit([(session_id, SessionClosed(reason, message)) for session_id in self._never_opened()])
+        finally:
+            if crash is not None:
+                self._on_crash(crash)
 
     def _tick(self) -> None:
         events, stats = self._engine.tick(time.monotonic())
