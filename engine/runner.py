@@ -54,9 +54,9 @@ class ModelRunner:
         self._model = Whisper(checkpoint, device=self.device, dtype=self.dtype)
         self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=self.dtype)
         self._encoder = WindowEncoder(self._model, self._cache, config.context)
-        self._choose = GreedyChoice(
-            checkpoint.suppress_tokens, checkpoint.begin_suppress_tokens, checkpoint.dimensions.n_vocab, self.device
-        )
+        n_vocab = checkpoint.dimensions.n_vocab
+        no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
+        self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, n_vocab, self.device)
         self._tap_heads = checkpoint.alignment_heads
         self._languages = tokenizer.languages
         self._language_tokens = torch.tensor(list(tokenizer.language_tokens.values()), device=self.device)
@@ -124,7 +124,8 @@ class ModelRunner:
             [*self.tokenizer.prompt(language), *s.request.prefix]
             for s, language in zip(sequences, languages, strict=True)
         ]
-        drafts = [s.request.draft[: s.max_tokens - len(s.tokens)] for s in sequences]
+        # One token less than there is room for, because the choice beyond the draft is gained as well.
+        drafts = [s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)] for s in sequences]
         inputs = [[*head, *draft] for head, draft in zip(heads, drafts, strict=True)]
         hidden = self._forward(sequences, inputs)
         scored = [torch.arange(len(head) - 1, len(tokens)) for head, tokens in zip(heads, inputs, strict=True)]
