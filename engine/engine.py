@@ -255,7 +255,7 @@ def _describe(checkpoint: Checkpoint, tokenizer: Tokenizer, runner: ModelRunner)
     return ModelInfo(
         name=checkpoint.name,
         device=device,
-        dtype=str(runner.dtype).removeprefix("torch."),
+        dtype=runner.precision.value,
         multilingual=tokenizer.is_multilingual,
         languages=tokenizer.languages,
         n_mels=checkpoint.dimensions.n_mels,
