@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.typing import NDArray
 
 from engine.scheduler import Gain, Plan, Prefilled, Scheduler, Sequence, Status, StepOutput
-from engine.types import SAMPLE_RATE, FinishReason, Request, Window
+from engine.types import POSITION_SAMPLES, SAMPLE_RATE, FinishReason, Request, Window
 
 END = Gain((), (-0.1,), ended=True)
 MORE = Gain((7,), (-0.2,), ended=False)
@@ -25,6 +27,7 @@ def make_request(
     prefix: tuple[int, ...] = (),
     draft: tuple[int, ...] = (),
     is_final: bool = False,
+    wants_words: bool = False,
     ready_at: float = 0.0,
 ) -> Request:
     return Request(
@@ -35,7 +38,7 @@ def make_request(
         prefix=prefix,
         draft=draft,
         language="en",
-        wants_words=is_final,
+        wants_words=is_final or wants_words,
         is_final=is_final,
         ready_at=ready_at,
     )
@@ -60,41 +63,90 @@ def keys(sequences: tuple[Sequence, ...] | list[Sequence]) -> list[str]:
     return [sequence.request.session_id for sequence in sequences]
 
 
-class AnyOrder(RuleBasedStateMachine):
-    """Requests come and go in any order; the machine knows what each row's encoder output is of."""
+def utterance_of(sequence: Sequence) -> tuple[str, int]:
+    return sequence.request.session_id, sequence.request.utterance_id
 
-    @initialize(n_slots=st.integers(1, 4))
-    def start(self, n_slots: int) -> None:
-        self.scheduler = Scheduler(n_slots)
-        self.encoded: dict[int, tuple[str, Window]] = {}  # row -> what was encoded into it last
+
+@dataclass(slots=True)
+class Row:
+    """What the encoder has written into a row of the cache.
+
+    Attributes:
+        ends: (n_positions,) int64: per position the end of the window that was in view when it was encoded.
+    """
+
+    utterance: tuple[str, int]
+    window: Window
+    ends: NDArray[np.int64]
+
+    def n_kept(self, request: Request, freeze_after: int) -> int:
+        """Leading positions that need not be encoded again."""
+        is_whole = bool((self.ends == self.window.end).all())
+        if self.window == request.window and (is_whole or not request.wants_whole):
+            return len(self.ends)
+        if self.window.end >= request.window.end or request.wants_whole or not freeze_after:
+            return 0
+        position_ends = self.window.start + POSITION_SAMPLES * (1 + np.arange(len(self.ends)))
+        return int((self.ends - position_ends >= freeze_after).cumprod().sum())
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Requests come and go in any order; the machine knows what the encoder wrote into each row."""
+
+    @initialize(n_slots=st.integers(1, 4), freeze_after=st.sampled_from([0, SAMPLE_RATE, 2 * SAMPLE_RATE]))
+    def start(self, n_slots: int, freeze_after: int) -> None:
+        self.scheduler = Scheduler(n_slots, freeze_after=freeze_after)
+        self.freeze_after = freeze_after
+        self.rows: dict[int, Row] = {}
         self.everything: dict[Sequence, None] = {}
         self.clock = itertools.count()
 
-    @rule(session=st.sampled_from("abc"), utterance=st.integers(0, 1), is_final=st.booleans(), length=st.integers(1, 2))
-    def submit(self, session: str, utterance: int, is_final: bool, length: int) -> None:
-        window = Window(utterance * 9 * SAMPLE_RATE, (utterance * 9 + length) * SAMPLE_RATE)
-        request = make_request(session, utterance, window=window, is_final=is_final, ready_at=next(self.clock))
+    @rule(
+        session=st.sampled_from("abc"),
+        utterance=st.integers(0, 1),
+        is_final=st.booleans(),
+        wants_words=st.booleans(),
+        seconds=st.integers(1, 6),
+    )
+    def submit(self, session: str, utterance: int, is_final: bool, wants_words: bool, seconds: int) -> None:
+        start = utterance * 9 * SAMPLE_RATE
+        request = make_request(
+            session,
+            utterance,
+            window=Window(start, start + seconds * SAMPLE_RATE),
+            is_final=is_final,
+            wants_words=wants_words,
+            ready_at=next(self.clock),
+        )
         self.scheduler.submit(request)
-        mine = [s for s in self.live() if (s.request.session_id, s.request.utterance_id) == (session, utterance)]
-        assert [s.request for s in mine] == [request], "an older request of the utterance is evicted"
+        mine = [s.request for s in self.live() if utterance_of(s) == (session, utterance)]
+        assert mine == [request], "an older request of the utterance is evicted"
 
     @rule(session=st.sampled_from("abc"))
     def abort(self, session: str) -> None:
         self.scheduler.abort(session)
         assert session not in keys(self.live())
-        self.encoded = {row: key for row, key in self.encoded.items() if key[0] != session}
+        self.rows = {index: row for index, row in self.rows.items() if row.utterance[0] != session}
+
+    @rule(session=st.sampled_from("abc"), utterance=st.integers(0, 1))
+    def forget(self, session: str, utterance: int) -> None:
+        if (session, utterance) not in map(utterance_of, self.live()):
+            self.scheduler.forget((session, utterance))
+            self.rows = {index: row for index, row in self.rows.items() if row.utterance != (session, utterance)}
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data())
     def tick(self, data: st.DataObject) -> None:
-        held = {self.encoded[row] for row in self.encoded if self.scheduler.slots.is_free(row)}
         waiting, n_free = list(self.scheduler.waiting), self.scheduler.slots.n_free
         running = list(self.scheduler.running)
+        held = {row.utterance: row for row in self.rows.values()}
         plan = self.scheduler.schedule()
         assert list(plan.decode) == running
         assert len(plan.prefill) == min(len(waiting), n_free)
+        assert set(plan.encode) <= set(plan.prefill)
         self.check_admission(plan, waiting)
-        self.check_encoding(plan, held)
+        for sequence in plan.prefill:
+            self.encode(sequence, plan, held.get(utterance_of(sequence)))
         gains = st.sampled_from([END, MORE])
         prefill_gains = tuple(data.draw(gains) for _ in plan.prefill)
         decode_gains = tuple(data.draw(gains) for _ in plan.decode)
@@ -111,18 +163,20 @@ class AnyOrder(RuleBasedStateMachine):
         assert order == sorted(order)
         assert not order or not left or order[-1] <= min(left)
 
-    def check_encoding(self, plan: Plan, held: set[tuple[str, Window]]) -> None:
-        """What a free row holds is not encoded again; what is not encoded is in its row."""
-        assert set(plan.encode) <= set(plan.prefill)
-        for sequence in plan.prefill:
-            assert sequence.slot is not None
-            key = (sequence.request.session_id, sequence.request.window)
-            if sequence in plan.encode:
-                assert key not in held
-                self.encoded[sequence.slot.index] = key
-        for sequence in plan.prefill:
-            assert sequence.slot is not None
-            assert self.encoded[sequence.slot.index] == (sequence.request.session_id, sequence.request.window)
+    def encode(self, sequence: Sequence, plan: Plan, held: Row | None) -> None:
+        """Write what the plan says into the sequence's row: all that the request needs, and nothing twice."""
+        request = sequence.request
+        assert sequence.slot is not None
+        n_positions = (request.window.end - request.window.start) // POSITION_SAMPLES
+        n_kept = held.n_kept(request, self.freeze_after) if held else 0
+        ends = np.full(n_positions, request.window.end)
+        if held and n_kept:
+            assert self.rows.get(sequence.slot.index) is held, "what is kept lies in the row that was lent"
+            ends[:n_kept] = held.ends[:n_kept]
+        assert (sequence in plan.encode) == (n_kept < n_positions)
+        assert sequence not in plan.encode or sequence.first_position == n_kept
+        self.rows = {index: row for index, row in self.rows.items() if row is not held}
+        self.rows[sequence.slot.index] = Row(utterance_of(sequence), request.window, ends)
 
     def live(self) -> list[Sequence]:
         live = self.scheduler.waiting + self.scheduler.running
