@@ -21,9 +21,9 @@ from engine import quantisation
 from engine.alignment import token_positions
 from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint
-from engine.config import Device, EncoderMode, EngineConfig, Precision
+from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.decoding import GreedyChoice, verify
-from engine.encoding import WindowEncoder
+from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
 from engine.model import AttentionTap, Whisper
 from engine.scheduler import Gain, Plan, Prefilled, Sequence, StepOutput
@@ -60,6 +60,7 @@ class ModelRunner:
         dtype = _DTYPES[self.precision]
         self.tokenizer = tokenizer
         self._mode = config.encoder
+        self._context = config.context
         self._model = Whisper(checkpoint, device=self.device, dtype=dtype)
         self._n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
         if self.precision is Precision.INT8:
@@ -77,6 +78,12 @@ class ModelRunner:
     def n_parameters(self) -> int:
         """Weights of the model."""
         return self._n_parameters
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compute what is kept for ever."""
+        if self._context is Context.TAIL:
+            self._encoder.warm_up()
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
@@ -120,7 +127,7 @@ class ModelRunner:
         for start in range(0, len(sequences), batch_size):
             batch = sequences[start : start + batch_size]
             effort.encoder_positions += self._encoder.encode(
-                [_row(s) for s in batch], [s.request.audio for s in batch], [s.first_position for s in batch]
+                [WindowInput(_row(s), s.request.audio, s.first_position, s.full_context) for s in batch]
             )
             effort.encoder_runs += 1
         effort.encoder_windows = len(sequences)
