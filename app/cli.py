@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.subtitles import Format
-from engine.config import Context, Device, EncoderMode, EngineConfig
+from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.errors import EngineError
 
 EXIT_BAD_INPUT = 2
@@ -92,6 +92,12 @@ def serve(
     context: Annotated[
         Context, typer.Option(help="Compute only real audio behind a kept silence tail, or pad every window to 30 s.")
     ] = _DEFAULTS.context,
+    dtype: Annotated[
+        Precision, typer.Option(help="Number format; auto: int8 on an x86 CPU, fp16 on CUDA.")
+    ] = _DEFAULTS.dtype,
+    freeze_after_s: Annotated[
+        float, typer.Option(help="Partials reuse what was encoded with so much audio behind it; 0 never.")
+    ] = _DEFAULTS.freeze_after_s,
     gather_ms: Annotated[
         float, typer.Option(help="How long a tick waits for more audio to share its encoder run.")
     ] = _DEFAULTS.gather_ms,
@@ -117,6 +123,8 @@ def serve(
             device=device,
             encoder=encoder,
             context=context,
+            dtype=dtype,
+            freeze_after_s=freeze_after_s,
             n_slots=slots,
             gather_ms=gather_ms,
             n_threads=threads,

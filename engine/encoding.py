@@ -8,6 +8,7 @@ there for comparison and for windows whose text looks wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +21,26 @@ from engine.model import EncoderInput, Whisper
 from engine.silence import STRIDE, SilenceTail, log_weights, thin_out
 from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, Samples
 
-_MARGIN = 25  # positions of real silence between the audio and the tail: 0.5 s
-_VALUE_STEP = 0.125  # of the log-mel value of silence; one tail is kept per step
+_MARGIN = 15  # positions of real silence between the audio and the tail: 0.3 s
+_VALUE_STEP = 0.25  # of the log-mel value of silence; one tail is kept per step
+_LEAST_VALUE = -1.5  # where the loudest frame lies no more than 80 dB above log-mel's own floor; 0.0 is full scale
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowInput:
+    """A window that is to be encoded.
+
+    Attributes:
+        row: of the cache.
+        audio: (n,) the whole window.
+        first_position: where to begin; what lies before is in the row already and stays.
+        full_context: pad this one to 30 seconds.
+    """
+
+    row: int
+    audio: Samples
+    first_position: int
+    full_context: bool
 
 
 class WindowEncoder:
@@ -36,37 +55,37 @@ class WindowEncoder:
         self._features = LogMel(model.dimensions.n_mels, device=self._device)
         self._tails: dict[int, SilenceTail] = {}
 
-    def encode(self, rows: Sequence[int], audio: Sequence[Samples], first: Sequence[int]) -> int:
-        """Encode one window per row, all in one run of the encoder; return the number of positions computed.
-
-        Args:
-            audio: the whole windows.
-            first: per window the position to begin at; what lies before it is in the row and stays.
-        """
-        ends = [self._n_positions(len(samples)) for samples in audio]
-        spans = [slice(start, end) for start, end in zip(first, ends, strict=True)]
-        mel = self._mel(audio, max(ends))
-        inputs = [
-            EncoderInput(row, span, frames[:, EncoderInput.first_frame(span) : 2 * span.stop + 1])
-            for row, span, frames in zip(rows, spans, mel, strict=True)
-        ]
+    def encode(self, windows: Sequence[WindowInput]) -> int:
+        """Encode windows, all in one run of the encoder; return the number of positions computed."""
+        ends = [self._n_positions(window) for window in windows]
+        mel = self._mel([window.audio for window in windows], max(ends))
+        inputs = []
+        for window, end, frames in zip(windows, ends, mel, strict=True):
+            span = slice(window.first_position, end)
+            part = frames[:, EncoderInput.first_frame(span) : 2 * end + 1]
+            inputs.append(EncoderInput(window.row, span, part))
         silence = mel.amin(dim=(1, 2)).tolist()  # the value that silence has in this window
-        for window, value in zip(inputs, silence, strict=True):
-            tail = self._tail(value) if window.span.stop < self._n_all else None
-            self._cache.lay_out(window.row, window.span.stop, tail)
+        for laid_out, value in zip(inputs, silence, strict=True):
+            tail = self._tail(value) if laid_out.span.stop < self._n_all else None
+            self._cache.lay_out(laid_out.row, laid_out.span.stop, tail)
         encoded = self._model.encoder(inputs, self._cache)  # (P, C)
         self._write_cross(inputs, encoded, self._cache)
         return len(encoded)
+
+    def warm_up(self) -> None:
+        """Make every tail there can be, so that no speaker waits for one."""
+        for step in range(round(-_LEAST_VALUE / _VALUE_STEP) + 1):
+            self._tail(-step * _VALUE_STEP)
 
     @property
     def _n_all(self) -> int:
         return self._model.dimensions.n_audio_positions
 
-    def _n_positions(self, n_samples: int) -> int:
-        """Return how many positions a window of so many samples has before the tail."""
-        if self._context is Context.FULL:
+    def _n_positions(self, window: WindowInput) -> int:
+        """Return how many positions a window has before the tail."""
+        if window.full_context or self._context is Context.FULL:
             return self._n_all
-        n_positions = -(-n_samples // POSITION_SAMPLES) + _MARGIN
+        n_positions = -(-len(window.audio) // POSITION_SAMPLES) + _MARGIN
         return min(self._n_all, -(-n_positions // STRIDE) * STRIDE)
 
     def _mel(self, audio: Sequence[Samples], n_positions: int) -> Tensor:
@@ -76,7 +95,8 @@ class WindowEncoder:
         return F.pad(mel, (0, 2 * n_positions + 1 - mel.shape[-1]))  # behind 30 s Whisper's convolutions see zeros
 
     def _tail(self, value: float) -> SilenceTail:
-        key = round(value / _VALUE_STEP)
+        """Return the tail for the value of silence that is nearest to the window's."""
+        key = round(min(0.0, max(_LEAST_VALUE, value)) / _VALUE_STEP)
         if key not in self._tails:
             self._tails[key] = self._make_tail(key * _VALUE_STEP)
         return self._tails[key]

@@ -46,6 +46,10 @@ class Runner(Protocol):
         """Do what the plan says."""
         ...
 
+    def warm_up(self) -> None:
+        """Compute what is kept for ever."""
+        ...
+
     def align(self, finished: list[Sequence]) -> None:
         """Set the words of those that want them."""
         ...
@@ -138,18 +142,20 @@ class Engine:
         events = self._listen()
         events += self._ask(now)
         plan = self._scheduler.schedule()
-        n_tokens = 0
+        n_tokens = n_retries = 0
         effort = Effort()
         if not plan.is_empty:
             output, effort = self._runner.run(plan)
-            finished = self._scheduler.update(plan, output)
+            ended = self._scheduler.update(plan, output)
+            finished = self._scheduler.retry(ended)
+            n_retries = len(ended) - len(finished)
             self._runner.align(finished)
             self._scheduler.release(finished)
             n_tokens = sum(len(g.tokens) for g in output.prefill_gains + output.decode_gains)
             for sequence in finished:
                 events += self._apply(sequence)
         events += self._close_done()
-        return events, self._stats(now, started, plan, effort, n_tokens)
+        return events, self._stats(now, started, plan, effort, n_retries, n_tokens)
 
     def _listen(self) -> list[SessionEvent]:
         """Let the speech detector hear what is new, all sessions in one batch."""
@@ -199,7 +205,9 @@ class Engine:
             raise UnknownSession(f"Session {session_id} is not open.")
         return self._streams[session_id].session
 
-    def _stats(self, now: float, started: float, plan: Plan, effort: Effort, n_tokens: int) -> TickStats:
+    def _stats(
+        self, now: float, started: float, plan: Plan, effort: Effort, n_retries: int, n_tokens: int
+    ) -> TickStats:
         self._n_ticks += 1
         return TickStats(
             tick=self._n_ticks,
@@ -212,6 +220,7 @@ class Engine:
             encoder_runs=effort.encoder_runs,
             encoder_positions=effort.encoder_positions,
             encoder_ms=effort.encoder_ms,
+            retries=n_retries,
             decode_rows=len(plan.decode) + len(plan.prefill),
             decode_ms=effort.decode_ms,
             decode_tokens=n_tokens,
@@ -222,6 +231,7 @@ class Engine:
 
     def warm_up(self) -> None:
         """Run one window of silence through everything, so that the first speaker does not pay for it."""
+        self._runner.warm_up()
         audio = np.zeros(SAMPLE_RATE, dtype=np.float32)
         self._detector.probabilities([self._detector.new_state()], [audio[:512]])
         request = Request(
@@ -255,7 +265,7 @@ def _describe(checkpoint: Checkpoint, tokenizer: Tokenizer, runner: ModelRunner)
     return ModelInfo(
         name=checkpoint.name,
         device=device,
-        dtype=str(runner.dtype).removeprefix("torch."),
+        dtype=runner.precision.value,
         multilingual=tokenizer.is_multilingual,
         languages=tokenizer.languages,
         n_mels=checkpoint.dimensions.n_mels,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint, Dimensions
+from engine.quantisation import QuantisedLinear, quantise_linears
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,6 +159,7 @@ class Decoder(nn.Module):
         ]
         self.layers = nn.ModuleList(self._typed_layers)
         self.norm = nn.LayerNorm(width)
+        self._quantised_head: QuantisedLinear | None = None
 
     def forward(
         self, tokens: Tensor, offsets: Tensor, cache: KVCache, rows: Rows, *, tap: AttentionTap | None = None
@@ -187,7 +189,14 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(n, C) hidden states -> (n, V) float32 scores; the output matrix is the embedding."""
+        if self._quantised_head is not None:
+            return self._quantised_head(hidden)  # type: ignore[no-any-return]
         return F.linear(hidden, self.embedding.weight).float()
+
+    def quantise(self) -> None:
+        """Switch all products, the output head included, to int8."""
+        quantise_linears(self)
+        self._quantised_head = QuantisedLinear(self.embedding.weight, None)
 
     def cross_keys_values(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
         """(P, C) encoder output -> per layer the keys and values, each (P, H, D): one product for all windows."""
@@ -253,6 +262,11 @@ class Whisper(nn.Module):
         self.load_state_dict(weights, assign=True)
         self.requires_grad_(requires_grad=False)
         self.eval()
+
+    def quantise(self) -> None:
+        """Switch the products of encoder and decoder to int8; everything else stays as it is."""
+        quantise_linears(self.encoder)
+        self.decoder.quantise()
 
 
 _PLAIN_NAMES: dict[str, dict[str, str]] = {

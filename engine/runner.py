@@ -17,17 +17,25 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from engine import quantisation
 from engine.alignment import token_positions
 from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint
-from engine.config import Device, EncoderMode, EngineConfig
+from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.decoding import GreedyChoice, verify
-from engine.encoding import WindowEncoder
+from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
 from engine.model import AttentionTap, Whisper
 from engine.scheduler import Gain, Plan, Prefilled, Sequence, StepOutput
 from engine.tokenizer import Tokenizer
 from engine.types import POSITION_SAMPLES, Window, Word
+
+_DTYPES = {
+    Precision.FP32: torch.float32,
+    Precision.INT8: torch.float32,  # of everything but the products
+    Precision.BF16: torch.bfloat16,
+    Precision.FP16: torch.float16,
+}
 
 
 @dataclass(slots=True)
@@ -48,11 +56,16 @@ class ModelRunner:
         if config.n_threads:
             torch.set_num_threads(config.n_threads)
         self.device = choose_device(config.device)
-        self.dtype = torch.float16 if self.device.type == "cuda" else torch.float32
+        self.precision = choose_precision(config.dtype, self.device)
+        dtype = _DTYPES[self.precision]
         self.tokenizer = tokenizer
         self._mode = config.encoder
-        self._model = Whisper(checkpoint, device=self.device, dtype=self.dtype)
-        self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=self.dtype)
+        self._context = config.context
+        self._model = Whisper(checkpoint, device=self.device, dtype=dtype)
+        self._n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
+        if self.precision is Precision.INT8:
+            self._model.quantise()
+        self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=dtype)
         self._encoder = WindowEncoder(self._model, self._cache, config.context)
         n_vocab = checkpoint.dimensions.n_vocab
         no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
@@ -64,7 +77,13 @@ class ModelRunner:
     @property
     def n_parameters(self) -> int:
         """Weights of the model."""
-        return sum(parameter.numel() for parameter in self._model.parameters())
+        return self._n_parameters
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compute what is kept for ever."""
+        if self._context is Context.TAIL:
+            self._encoder.warm_up()
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
@@ -108,7 +127,7 @@ class ModelRunner:
         for start in range(0, len(sequences), batch_size):
             batch = sequences[start : start + batch_size]
             effort.encoder_positions += self._encoder.encode(
-                [_row(s) for s in batch], [s.request.audio for s in batch], [s.first_position for s in batch]
+                [WindowInput(_row(s), s.request.audio, s.first_position, s.full_context) for s in batch]
             )
             effort.encoder_runs += 1
         effort.encoder_windows = len(sequences)
@@ -208,6 +227,19 @@ def choose_device(device: Device) -> torch.device:
     if device is Device.CUDA and not has_cuda:
         raise ConfigError("--device cuda: PyTorch sees no CUDA device. Use --device cpu, or install PyTorch with CUDA.")
     return torch.device("cuda" if has_cuda and device is not Device.CPU else "cpu")
+
+
+def choose_precision(precision: Precision, device: torch.device) -> Precision:
+    """Return the number format to run in; one that was asked for must be there."""
+    on_cpu = device.type == "cpu"
+    if precision is Precision.AUTO:
+        fast = Precision.INT8 if quantisation.is_available() else Precision.FP32
+        return fast if on_cpu else Precision.FP16
+    if precision is Precision.INT8 and not (on_cpu and quantisation.is_available()):
+        raise ConfigError("--dtype int8 runs on x86 processors only. Use --dtype auto.")
+    if precision is Precision.FP16 and on_cpu:
+        raise ConfigError("--dtype fp16 runs on CUDA only. Use --dtype auto.")
+    return precision
 
 
 def _row(sequence: Sequence) -> int:

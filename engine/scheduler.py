@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.guards import is_unlikely, loop_period, without_loop
 from engine.slots import Slot, SlotPool
 from engine.types import POSITION_SAMPLES, SAMPLE_RATE, FinishReason, Hypothesis, Request, Window, Word
 
@@ -44,6 +45,7 @@ class Sequence:
 
     Attributes:
         first_position: the encoder position from which the window is to be encoded; what lies before is in the row.
+        full_context: the second try of a window whose text looked wrong: padded to 30 seconds.
         tokens: text tokens so far, beginning with the forced prefix.
         logprob_sum, n_scored: over the tokens that the model chose, end-of-text included.
     """
@@ -52,6 +54,7 @@ class Sequence:
     status: Status = Status.WAITING
     slot: Slot | None = None
     first_position: int = 0
+    full_context: bool = False
     tokens: list[int] = field(default_factory=list)
     logprob_sum: float = 0.0
     n_scored: int = 0
@@ -69,12 +72,24 @@ class Sequence:
         seconds = (self.request.window.end - self.request.window.start) / SAMPLE_RATE
         return min(_MAX_TEXT_TOKENS, _FREE_TOKENS + int(_TOKENS_PER_SECOND * seconds))
 
+    @property
+    def looks_wrong(self) -> bool:
+        """Whether a finished sequence deserves a second try."""
+        is_broken_off = self.finish_reason in (FinishReason.TOKEN_LIMIT, FinishReason.LOOP)
+        is_doubtful = self.request.wants_whole and is_unlikely(self.avg_logprob, self.n_scored)
+        return not self.full_context and (is_broken_off or is_doubtful)
+
+    @property
+    def avg_logprob(self) -> float:
+        """Mean over the tokens that the model chose."""
+        return self.logprob_sum / max(1, self.n_scored)
+
     def to_hypothesis(self) -> Hypothesis:
         """Return the result of a finished sequence."""
         assert self.finish_reason is not None
         return Hypothesis(
             tokens=tuple(self.tokens),
-            avg_logprob=self.logprob_sum / max(1, self.n_scored),
+            avg_logprob=self.avg_logprob,
             no_speech_prob=self.no_speech_prob,
             language=self.language,
             finish_reason=self.finish_reason,
@@ -203,12 +218,16 @@ class Scheduler:
             sequence.language = prefilled.language
             sequence.no_speech_prob = prefilled.no_speech_prob
         gains = output.decode_gains + output.prefill_gains
-        finished = []
         for sequence, gain in zip(plan.decode + plan.prefill, gains, strict=True):
             _enter(sequence, gain)
-            if sequence.finish_reason is not None:
-                finished.append(sequence)
-        return finished
+        return [s for s in plan.decode + plan.prefill if s.finish_reason is not None]
+
+    def retry(self, finished: list[Sequence]) -> list[Sequence]:
+        """Queue those that look wrong once more, with full context; return the others. None may be released yet."""
+        wrong = [s for s in finished if s.looks_wrong]
+        self.waiting += [Sequence(s.request, full_context=True) for s in wrong]
+        self.release(wrong)
+        return [s for s in finished if s not in wrong]
 
     def release(self, finished: list[Sequence]) -> None:
         """Give the slots of finished sequences back."""
@@ -228,6 +247,8 @@ class Scheduler:
         held = self._held[row] if row is not None else None
         sequence.slot = self.slots.acquire(row)
         sequence.status = Status.RUNNING
+        if sequence.full_context:
+            held = None
         if held and held.window == request.window and (held.is_whole or not request.wants_whole):
             return False
         sequence.first_position = self._first_position(request, held)
@@ -270,7 +291,10 @@ def _enter(sequence: Sequence, gain: Gain) -> None:
     sequence.tokens += gain.tokens[:room]
     sequence.logprob_sum += sum(gain.logprobs)
     sequence.n_scored += len(gain.logprobs)
-    if gain.ended:
+    if loop_period(sequence.tokens):
+        sequence.tokens = without_loop(sequence.tokens)
+        sequence.finish_reason = FinishReason.LOOP
+    elif gain.ended:
         sequence.finish_reason = FinishReason.END_OF_TEXT
     elif len(sequence.tokens) >= sequence.max_tokens:
         sequence.finish_reason = FinishReason.TOKEN_LIMIT

@@ -41,6 +41,7 @@ class FinishReason(StrEnum):
 
     END_OF_TEXT = "end_of_text"
     TOKEN_LIMIT = "token_limit"
+    LOOP = "loop"  # the text repeated itself; it is kept once
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,7 @@ class TickStats:
         encoder_positions: 20-ms positions encoded, summed over the windows.
         encoder_ms: time in the encoder, features included.
         queue_wait_ms: one per window admitted, from ready to admitted.
+        retries: windows that are run again with full context because their text looked wrong.
         decode_rows: rows in the decode batch.
         decode_ms: time in prefill and decode steps.
         decode_tokens: text tokens gained.
@@ -238,6 +240,7 @@ class TickStats:
     encoder_runs: int
     encoder_positions: int
     encoder_ms: float
+    retries: int
     decode_rows: int
     decode_ms: float
     decode_tokens: int

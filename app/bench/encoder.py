@@ -77,7 +77,7 @@ def run(
     runners = {mode: ModelRunner(checkpoint, tokenizer, replace(config, encoder=mode)) for mode in EncoderMode}
     machine = describe_machine()
     console = Console()
-    console.print(f"{machine}\n{checkpoint.name}, {runners[config.encoder].dtype}, {n_requests} requests a round")
+    console.print(f"{machine}\n{checkpoint.name}, {runners[config.encoder].precision}, {n_requests} requests a round")
     rows = []
     for concurrency in concurrencies:
         rounds: dict[EncoderMode, list[Round]] = {mode: [] for mode in EncoderMode}

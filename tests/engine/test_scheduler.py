@@ -309,10 +309,11 @@ def test_the_result_carries_what_was_gained() -> None:
 def test_a_loop_ends_at_the_token_limit(seconds: int, gained: int) -> None:
     scheduler = Scheduler(1)
     scheduler.submit(make_request(window=Window(0, seconds * SAMPLE_RATE)))
+    words = itertools.count()  # no two alike: nothing repeats
     finished: list[Sequence] = []
     while not finished:
         plan = scheduler.schedule()
-        gain = Gain((7,) * gained, (-0.1,) * gained, ended=False)
+        gain = Gain(tuple(next(words) for _ in range(gained)), (-0.1,) * gained, ended=False)
         known = tuple(Prefilled("en", 0.1) for _ in plan.prefill)
         finished = scheduler.update(plan, StepOutput(known, (gain,) * len(plan.prefill), (gain,) * len(plan.decode)))
     (sequence,) = finished
@@ -372,3 +373,21 @@ def test_the_row_of_a_finished_utterance_goes_first() -> None:
     scheduler.forget(("b", 0))
     row_and_first(scheduler, growing(2, "c"))
     assert row_and_first(scheduler, growing(3, "a"))[1] == 50
+
+
+def test_a_window_whose_text_looks_wrong_is_tried_once_more_with_full_context() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request(is_final=True))
+    loop = Gain((7,) * 40, (-0.1,) * 40, ended=False)
+    contexts = []
+    for _ in range(2):
+        plan = scheduler.schedule()
+        assert plan.encode == plan.prefill, "the held output is what went wrong"
+        contexts.append(plan.prefill[0].full_context)
+        ended = scheduler.update(plan, StepOutput((Prefilled("en", 0.1),), (loop,), ()))
+        finished = scheduler.retry(ended)
+        scheduler.release(finished)
+    assert contexts == [False, True]
+    (sequence,) = finished
+    assert sequence.finish_reason is FinishReason.LOOP and sequence.tokens == [7]
+    assert not scheduler.has_work

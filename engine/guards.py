@@ -1,0 +1,43 @@
+"""Signs that the text of a window is wrong.
+
+Whisper now and then falls into a loop, above all where its context is not what it was trained on. Loops are stopped
+while they are decoded, and a window whose text looks wrong is run once more with the full 30-second context (the
+scheduler does it). Pure functions of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_LONGEST_PERIOD = 24  # tokens: a sentence
+_LEAST_SPAN = 16  # tokens that a loop has to fill: "no, no, no, no" is speech
+_LEAST_REPEATS = 3
+_LEAST_SCORED = 5  # tokens
+_LEAST_LOGPROB = -1.0  # mean per token, as in openai/whisper, transcribe.py
+
+
+def loop_period(tokens: Sequence[int]) -> int:
+    """Return the length of the phrase that the end of the text repeats, or 0 if it does not.
+
+    A loop is the same phrase at least three times in a row, over at least 16 tokens.
+    """
+    for period in range(1, min(_LONGEST_PERIOD, len(tokens) // _LEAST_REPEATS) + 1):
+        span = max(_LEAST_SPAN, period * _LEAST_REPEATS)
+        if len(tokens) >= span and all(tokens[-i] == tokens[-i - period] for i in range(1, span - period + 1)):
+            return period
+    return 0
+
+
+def without_loop(tokens: Sequence[int]) -> list[int]:
+    """Return the text with the phrase that its end repeats said once."""
+    kept = list(tokens)
+    period = loop_period(kept)
+    if period:
+        while len(kept) > period and kept[-1] == kept[-1 - period]:
+            kept.pop()
+    return kept
+
+
+def is_unlikely(avg_logprob: float, n_tokens: int) -> bool:
+    """Whether the model itself hardly believes its text; a few tokens tell nothing."""
+    return n_tokens >= _LEAST_SCORED and avg_logprob < _LEAST_LOGPROB
