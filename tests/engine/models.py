@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint, Dimensions, weight_shapes
-from engine.config import Context, Device, EncoderMode, EngineConfig
+from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.model import AttentionTap, EncoderInput, Whisper
 from engine.runner import Effort, ModelRunner
 from engine.scheduler import Scheduler
@@ -78,6 +78,11 @@ class CachedDecoder:
         return scores
 
 
+def attention(tap: AttentionTap, row: int) -> Tensor:
+    """(n_heads, T, n_keys) weights of the tapped heads of one row, in the order of layers."""
+    return torch.stack(tap.scores[row]).softmax(-1)
+
+
 def make_runner(
     checkpoint: Checkpoint,
     tokenizer: Tokenizer,
@@ -87,7 +92,9 @@ def make_runner(
     context: Context = Context.FULL,
 ) -> ModelRunner:
     """A runner on the CPU in float32; padded to 30 s as in training unless told otherwise."""
-    config = EngineConfig(device=Device.CPU, encoder=encoder, context=context, n_slots=n_slots)
+    config = EngineConfig(
+        device=Device.CPU, dtype=Precision.FP32, encoder=encoder, context=context, n_slots=n_slots
+    )
     return ModelRunner(checkpoint, tokenizer, config)
 
 
@@ -119,34 +126,38 @@ def make_request(
     )
 
 
-def transcribe(
-    runner: ModelRunner, requests: Sequence[Request], *, n_slots: int = 8, together: int | None = None
-) -> list[Hypothesis]:
-    """Run requests as the engine does; all at once, or so many more in each tick."""
-    return transcribe_and_count(runner, requests, n_slots=n_slots, together=together)[0]
+class Transcriber:
+    """Runs requests as the engine does; rows keep what was encoded from one call to the next.
 
+    Attributes:
+        efforts: what each tick cost.
+    """
 
-def transcribe_and_count(
-    runner: ModelRunner, requests: Sequence[Request], *, n_slots: int = 8, together: int | None = None
-) -> tuple[list[Hypothesis], list[Effort]]:
-    """Also what each tick cost."""
-    scheduler = Scheduler(n_slots)
-    coming = list(requests)
-    found: dict[int, Hypothesis] = {}
-    efforts = []
-    while coming or scheduler.has_work:
-        n_now = together or len(coming)
-        for request in coming[:n_now]:
-            scheduler.submit(request)
-        del coming[:n_now]
-        plan = scheduler.schedule()
-        output, effort = runner.run(plan)
-        efforts.append(effort)
-        finished = scheduler.update(plan, output)
-        runner.align(finished)
-        scheduler.release(finished)
-        found |= {id(s.request): s.to_hypothesis() for s in finished}
-    return [found[id(request)] for request in requests], efforts
+    def __init__(self, runner: ModelRunner, *, n_slots: int = 8) -> None:
+        self.efforts: list[Effort] = []
+        self._runner = runner
+        self._scheduler = Scheduler(n_slots)
+
+    def __call__(self, requests: Sequence[Request], *, together: int | None = None) -> list[Hypothesis]:
+        """Answer all requests, which come at once or so many in each tick."""
+        coming = list(requests)
+        found: dict[int, Hypothesis] = {}
+        while coming or self._scheduler.has_work:
+            n_now = together or len(coming)
+            for request in coming[:n_now]:
+                self._scheduler.submit(request)
+            del coming[:n_now]
+            found |= self._tick()
+        return [found[id(request)] for request in requests]
+
+    def _tick(self) -> dict[int, Hypothesis]:
+        plan = self._scheduler.schedule()
+        output, effort = self._runner.run(plan)
+        self.efforts.append(effort)
+        finished = self._scheduler.update(plan, output)
+        self._runner.align(finished)
+        self._scheduler.release(finished)
+        return {id(sequence.request): sequence.to_hypothesis() for sequence in finished}
 
 
 # ---------------------------------------------------------------------------------------------- random models
@@ -164,7 +175,7 @@ def random_checkpoint(
     """A model of 2 layers and 64 dims that says nonsense, at the vocabulary of a real one.
 
     Args:
-        n_words: so many text tokens and the end of text are all that it may say, so that it often ends.
+        n_words: so many text tokens, the end of text and special tokens are all that it may say, so that it often ends.
     """
     random = np.random.default_rng(seed)
     dimensions = Dimensions(
@@ -187,7 +198,7 @@ def random_checkpoint(
     suppressed: set[int] = set()
     if n_words is not None:
         end = like.tokenizer.token_to_id("<|endoftext|>")
-        suppressed = set(range(dimensions.n_vocab)) - set(random.choice(end, n_words, replace=False).tolist()) - {end}
+        suppressed = set(range(end)) - set(random.choice(end, n_words, replace=False).tolist())
     return Checkpoint(
         name="random",
         dimensions=dimensions,
