@@ -104,7 +104,7 @@ def serve(
     slots: Annotated[int, typer.Option(help="Most windows that are decoded at once.")] = _DEFAULTS.n_slots,
     max_sessions: Annotated[int, typer.Option(min=1, help="Most speakers at once; one more is refused.")] = 64,
     pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
-    threads: Annotated[int, typer.Option(help="Torch threads; 0 leaves it to torch.")] = _DEFAULTS.n_threads,
+    threads: Annotated[int, typer.Option(help="Torch threads; 0 leaves a core to the sockets.")] = _DEFAULTS.n_threads,
     ssl_certfile: Annotated[
         Path | None,
         typer.Option(help="Certificate: browsers give a microphone to other machines' pages over https only."),

@@ -57,7 +57,7 @@ class EngineConfig:
             utterance; 0 encodes every partial afresh. Finals always are.
         n_slots: rows of the KV cache: the most windows that are decoded at once.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
-        n_threads: torch threads; 0 leaves torch's own choice.
+        n_threads: torch threads; 0 leaves one core to the event loop.
         pause_ms: silence that ends an utterance.
         partial_interval_ms: least new audio between two partials of one utterance.
     """
