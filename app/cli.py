@@ -53,6 +53,8 @@ Url = Annotated[str, typer.Option(metavar="URL", help="The server's WebSocket.")
 Language = Annotated[str | None, typer.Option(metavar="CODE", help="Such as en; detected when left out.")]
 ModelName = Annotated[str, typer.Option(metavar="MODEL", help="Short name, Hugging Face id, or folder.")]
 DeviceName = Annotated[Device, typer.Option(help="Where the model runs; auto takes CUDA if there is one.")]
+Manifest = Annotated[Path, typer.Option(help="Table of recordings with references.")]
+JsonOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table as JSON.")]
 
 
 def main() -> None:
@@ -209,10 +211,10 @@ def model_list() -> None:
 def bench_encoder(
     model: ModelName = _DEFAULTS.model,
     device: DeviceName = _DEFAULTS.device,
-    manifest: Annotated[Path, typer.Option(help="Table of recordings with references.")] = DEFAULT_MANIFEST,
+    manifest: Manifest = DEFAULT_MANIFEST,
     requests: Annotated[int, typer.Option(min=1, help="Windows to transcribe per round.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds per row of the table; the median is shown.")] = 2,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table as JSON.")] = None,
+    output: JsonOutput = None,
 ) -> None:
     """Compare one encoder run per tick with one per window, at 1, 4, 16 and 64 at once."""
     from app.bench import encoder as bench
@@ -222,6 +224,22 @@ def bench_encoder(
     with _named(EngineError, ClipError, MediaError):
         config = EngineConfig(model=model, device=device)
         bench.run(config, manifest=manifest, n_requests=requests, n_rounds=rounds, output=output)
+
+
+@bench_cli.command("engine")
+def bench_engine(
+    model: ModelName = _DEFAULTS.model,
+    device: DeviceName = _DEFAULTS.device,
+    manifest: Manifest = DEFAULT_MANIFEST,
+    output: JsonOutput = None,
+) -> None:
+    """Stream recordings through the engine and count what each of its savings saves."""
+    from app.bench import streaming as bench
+    from app.bench.clips import ClipError
+    from app.media import MediaError
+
+    with _named(EngineError, ClipError, MediaError):
+        bench.run(EngineConfig(model=model, device=device), manifest=manifest, output=output)
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class EngineConfig:
         context: tail or full.
         freeze_after_s: encoder positions with so much audio to their right are reused by later partials of the
             utterance; 0 encodes every partial afresh. Finals always are.
+        draft: verify the last hypothesis of an utterance in the pass that prefills the next; the text is the same.
         n_slots: rows of the KV cache: the most windows that are decoded at once.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
         n_threads: torch threads; 0 leaves one core to the event loop.
@@ -68,6 +69,7 @@ class EngineConfig:
     encoder: EncoderMode = EncoderMode.BATCHED
     context: Context = Context.TAIL
     freeze_after_s: float = 3.0
+    draft: bool = True
     n_slots: int = 16
     gather_ms: float = 0.0
     n_threads: int = 0

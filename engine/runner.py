@@ -62,6 +62,7 @@ class ModelRunner:
         dtype = _DTYPES[self.precision]
         self.tokenizer = tokenizer
         self._mode = config.encoder
+        self._draft = config.draft
         self._context = config.context
         self._model = Whisper(checkpoint, device=self.device, dtype=dtype)
         self._n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
@@ -146,7 +147,7 @@ class ModelRunner:
             for s, language in zip(sequences, languages, strict=True)
         ]
         # One token less than there is room for, because the choice beyond the draft is gained as well.
-        drafts = [s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)] for s in sequences]
+        drafts = [s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)] if self._draft else () for s in sequences]
         inputs = [[*head, *draft] for head, draft in zip(heads, drafts, strict=True)]
         hidden = self._forward(sequences, inputs)
         scored = [torch.arange(len(head) - 1, len(tokens)) for head, tokens in zip(heads, inputs, strict=True)]
