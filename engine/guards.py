@@ -28,12 +28,12 @@ def loop_period(tokens: Sequence[int]) -> int:
     return 0
 
 
-def without_loop(tokens: Sequence[int]) -> list[int]:
-    """Return the text with the phrase that its end repeats said once."""
+def without_loop(tokens: Sequence[int], *, n_kept: int = 0) -> list[int]:
+    """Return the text with the phrase that its end repeats said once; the first `n_kept` tokens stay in any case."""
     kept = list(tokens)
     period = loop_period(kept)
     if period:
-        while len(kept) > period and kept[-1] == kept[-1 - period]:
+        while len(kept) > max(period, n_kept) and kept[-1] == kept[-1 - period]:
             kept.pop()
     return kept
 

@@ -287,14 +287,20 @@ def _utterance(request: Request) -> tuple[str, int]:
 
 
 def _enter(sequence: Sequence, gain: Gain) -> None:
-    room = sequence.max_tokens - len(sequence.tokens)
-    sequence.tokens += gain.tokens[:room]
-    sequence.logprob_sum += sum(gain.logprobs)
-    sequence.n_scored += len(gain.logprobs)
-    if loop_period(sequence.tokens):
-        sequence.tokens = without_loop(sequence.tokens)
-        sequence.finish_reason = FinishReason.LOOP
-    elif gain.ended:
+    """Add what was gained, token by token, so that a draft is broken off where plain decoding would be."""
+    for token, logprob in zip(gain.tokens, gain.logprobs, strict=False):
+        sequence.logprob_sum += logprob
+        sequence.n_scored += 1
+        if len(sequence.tokens) < sequence.max_tokens:
+            sequence.tokens.append(token)
+        if loop_period(sequence.tokens):
+            sequence.tokens = without_loop(sequence.tokens, n_kept=len(sequence.request.prefix))
+            sequence.finish_reason = FinishReason.LOOP
+            return
+        if len(sequence.tokens) >= sequence.max_tokens:
+            sequence.finish_reason = FinishReason.TOKEN_LIMIT
+            return
+    if gain.ended:
+        sequence.logprob_sum += gain.logprobs[-1]
+        sequence.n_scored += 1
         sequence.finish_reason = FinishReason.END_OF_TEXT
-    elif len(sequence.tokens) >= sequence.max_tokens:
-        sequence.finish_reason = FinishReason.TOKEN_LIMIT

@@ -151,7 +151,7 @@ class AnyOrder(RuleBasedStateMachine):
         prefill_gains = tuple(data.draw(gains) for _ in plan.prefill)
         decode_gains = tuple(data.draw(gains) for _ in plan.decode)
         output = StepOutput(tuple(Prefilled("en", 0.1) for _ in plan.prefill), prefill_gains, decode_gains)
-        finished = self.scheduler.update(plan, output)
+        finished = self.scheduler.retry(self.scheduler.update(plan, output))
         assert all(s.slot is not None and self.scheduler.slots.holds(s.slot) for s in finished)
         self.scheduler.release(finished)
         assert all(s.status is Status.FINISHED for s in finished)
@@ -168,7 +168,7 @@ class AnyOrder(RuleBasedStateMachine):
         request = sequence.request
         assert sequence.slot is not None
         n_positions = (request.window.end - request.window.start) // POSITION_SAMPLES
-        n_kept = held.n_kept(request, self.freeze_after) if held else 0
+        n_kept = held.n_kept(request, self.freeze_after) if held and not sequence.full_context else 0
         ends = np.full(n_positions, request.window.end)
         if held and n_kept:
             assert self.rows.get(sequence.slot.index) is held, "what is kept lies in the row that was lent"
@@ -319,6 +319,40 @@ def test_a_loop_ends_at_the_token_limit(seconds: int, gained: int) -> None:
     (sequence,) = finished
     assert sequence.finish_reason is FinishReason.TOKEN_LIMIT
     assert len(sequence.tokens) == sequence.max_tokens <= 224
+
+
+@given(words=st.lists(st.integers(0, 2), max_size=24), cut=st.integers(0, 24))
+def test_a_draft_is_broken_off_where_plain_decoding_is(words: list[int], cut: int) -> None:
+    """All tokens gained in two ticks, and one by one."""
+    results = []
+    for gains in ([words[:cut], words[cut:]], [[word] for word in words]):
+        scheduler = Scheduler(1)
+        scheduler.submit(make_request())
+        finished: list[Sequence] = []
+        for gained in [gain for gain in gains if gain] + [[]]:
+            plan = scheduler.schedule()
+            gain = Gain(tuple(gained), (-0.1,) * len(gained or [0]), ended=not gained)
+            known = tuple(Prefilled("en", 0.1) for _ in plan.prefill)
+            finished = scheduler.update(
+                plan, StepOutput(known, (gain,) * len(plan.prefill), (gain,) * len(plan.decode))
+            )
+            if finished:
+                break
+        results.append(finished[0].to_hypothesis())
+    assert results[0].tokens == results[1].tokens
+    assert results[0].finish_reason == results[1].finish_reason
+    assert results[0].avg_logprob == pytest.approx(results[1].avg_logprob)
+
+
+def test_a_loop_takes_no_committed_text_back() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(make_request(prefix=(1, 7, 7, 7, 7)))
+    plan = scheduler.schedule()
+    (sequence,) = scheduler.update(
+        plan, StepOutput((Prefilled("en", 0.1),), (Gain((7,) * 20, (-0.1,) * 20, ended=False),), ())
+    )
+    assert sequence.finish_reason is FinishReason.LOOP
+    assert sequence.tokens == [1, 7, 7, 7, 7]
 
 
 def growing(seconds: float, session_id: str = "s", *, is_final: bool = False) -> Request:
