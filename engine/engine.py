@@ -6,7 +6,10 @@ is the body of `tick`.
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +39,11 @@ from engine.types import (
 )
 from engine.vad import SpeechDetector, VadState
 
+logger = logging.getLogger(__name__)
+
 SessionEvent = tuple[str, Event]  # session id and event
+
+_SESSION_FAULT = "The transcription of this session failed. Please start it again."
 
 
 class Runner(Protocol):
@@ -89,6 +96,7 @@ class Engine:
         self._vocabulary = vocabulary
         self._scheduler = Scheduler(config.n_slots, freeze_after=int(config.freeze_after_s * SAMPLE_RATE))
         self._streams: dict[str, _Stream] = {}
+        self._untold: list[SessionEvent] = []  # of faults between two ticks
         self._fresh = False  # something changed since the last tick
         self._n_ticks = 0
 
@@ -108,22 +116,27 @@ class Engine:
 
     def push(self, session_id: str, samples: Samples) -> None:
         """Append (n,) float32 mono 16 kHz samples to a session."""
-        self._session(session_id).accept(samples)
+        stream = self._stream(session_id)
+        with self._isolated(stream, self._untold):
+            stream.session.accept(samples)
         self._fresh = True
 
     def finish(self, session_id: str) -> None:
         """Flush a session; it closes once everything is answered."""
-        self._session(session_id).finish()
+        stream = self._stream(session_id)
+        with self._isolated(stream, self._untold):
+            stream.session.finish()
         self._fresh = True
 
     def abandon(self, session_id: str) -> SessionEvent:
         """Drop a session whose client is gone."""
-        self._session(session_id)
+        self._stream(session_id)
         return self._drop(session_id, CloseReason.ABANDONED, "")
 
     def close_all(self, reason: CloseReason, message: str) -> list[SessionEvent]:
         """Drop every session."""
-        return [self._drop(session_id, reason, message) for session_id in list(self._streams)]
+        told, self._untold = self._untold, []
+        return told + [self._drop(session_id, reason, message) for session_id in list(self._streams)]
 
     def has_work(self) -> bool:
         """A tick would do something; otherwise the thread may sleep until something arrives."""
@@ -139,8 +152,9 @@ class Engine:
         """
         started = time.perf_counter()
         self._fresh = False
-        events = self._listen()
-        events += self._ask(now)
+        events, self._untold = self._untold, []
+        self._listen(events)
+        self._ask(now, events)
         plan = self._scheduler.schedule()
         n_tokens = n_retries = 0
         effort = Effort()
@@ -153,30 +167,32 @@ class Engine:
             self._scheduler.release(finished)
             n_tokens = sum(len(g.tokens) for g in output.prefill_gains + output.decode_gains)
             for sequence in finished:
-                events += self._apply(sequence)
+                self._apply(sequence, events)
         events += self._close_done()
         return events, self._stats(now, started, plan, effort, n_retries, n_tokens)
 
-    def _listen(self) -> list[SessionEvent]:
+    def _listen(self, events: list[SessionEvent]) -> None:
         """Let the speech detector hear what is new, all sessions in one batch."""
-        events: list[SessionEvent] = []
-        streams = list(self._streams.values())
-        unheard = [stream.session.unheard() for stream in streams]
-        probabilities = self._detector.probabilities([s.vad for s in streams], unheard) if streams else []
-        for stream, probability in zip(streams, probabilities, strict=True):
-            events += _tagged(stream.session, stream.session.hear(probability))
-            if len(stream.session.unheard()):
-                self._fresh = True  # more than one tick's worth had come
-        return events
+        unheard: list[tuple[_Stream, Samples]] = []
+        for stream in list(self._streams.values()):
+            with self._isolated(stream, events):
+                unheard.append((stream, stream.session.unheard()))
+        if not unheard:
+            return
+        probabilities = self._detector.probabilities([s.vad for s, _ in unheard], [samples for _, samples in unheard])
+        for (stream, _), probability in zip(unheard, probabilities, strict=True):
+            with self._isolated(stream, events):
+                events += _tagged(stream.session, stream.session.hear(probability))
+                if len(stream.session.unheard()):
+                    self._fresh = True  # more than one tick's worth had come
 
-    def _ask(self, now: float) -> list[SessionEvent]:
-        events: list[SessionEvent] = []
-        for stream in self._streams.values():
-            requests, told = stream.session.advance(now)
-            for request in requests:
-                self._scheduler.submit(request)
-            events += _tagged(stream.session, self._forget_final(stream.session, told))
-        return events
+    def _ask(self, now: float, events: list[SessionEvent]) -> None:
+        for stream in list(self._streams.values()):
+            with self._isolated(stream, events):
+                requests, told = stream.session.advance(now)
+                for request in requests:
+                    self._scheduler.submit(request)
+                events += _tagged(stream.session, self._forget_final(stream.session, told))
 
     def _forget_final(self, session: Session, events: list[Event]) -> list[Event]:
         """An utterance that is final asks for nothing more."""
@@ -185,11 +201,23 @@ class Engine:
                 self._scheduler.forget((session.id, event.utterance_id))
         return events
 
-    def _apply(self, sequence: Sequence) -> list[SessionEvent]:
-        session = self._session(sequence.request.session_id)
+    def _apply(self, sequence: Sequence, events: list[SessionEvent]) -> None:
+        stream = self._streams.get(sequence.request.session_id)
+        if stream is None:
+            return  # another result of this tick was its fault
+        with self._isolated(stream, events):
+            told = stream.session.apply(sequence.request, sequence.to_hypothesis())
+            events += _tagged(stream.session, self._forget_final(stream.session, told))
         self._fresh = True  # the session may want its next request
-        events = session.apply(sequence.request, sequence.to_hypothesis())
-        return _tagged(session, self._forget_final(session, events))
+
+    @contextmanager
+    def _isolated(self, stream: _Stream, events: list[SessionEvent]) -> Iterator[None]:
+        """A fault inside the block is this session's alone: it closes with a reason, the others go on."""
+        try:
+            yield
+        except Exception:
+            logger.exception("Session %s failed", stream.session.id)
+            events.append(self._drop(stream.session.id, CloseReason.FAILED, _SESSION_FAULT))
 
     def _close_done(self) -> list[SessionEvent]:
         done = [session_id for session_id, stream in self._streams.items() if stream.session.is_done]
@@ -200,10 +228,10 @@ class Engine:
         del self._streams[session_id]
         return session_id, SessionClosed(reason, message)
 
-    def _session(self, session_id: str) -> Session:
+    def _stream(self, session_id: str) -> _Stream:
         if session_id not in self._streams:
             raise UnknownSession(f"Session {session_id} is not open.")
-        return self._streams[session_id].session
+        return self._streams[session_id]
 
     def _stats(
         self, now: float, started: float, plan: Plan, effort: Effort, n_retries: int, n_tokens: int

@@ -210,6 +210,9 @@ class ScriptedRunner:
         effort = Effort(encoder_windows=len(plan.encode), encoder_runs=bool(plan.encode), encoder_positions=1500)
         return StepOutput(known, prefilled, decoded), effort
 
+    def warm_up(self) -> None:
+        return None
+
     def align(self, finished: list[Running]) -> None:
         for sequence in finished:
             sequence.words = self.decoders[sequence.request.session_id].words(sequence.request)

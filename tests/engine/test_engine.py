@@ -1,0 +1,365 @@
+"""The whole engine, tick by tick: scripted, and with the real model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import jiwer
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from whisper_normalizer.english import EnglishTextNormalizer
+
+from engine.config import Device, EngineConfig
+from engine.engine import Engine, ModelInfo, build_engine
+from engine.errors import UnknownSession
+from engine.session import Session
+from engine.types import (
+    SAMPLE_RATE,
+    CloseReason,
+    Event,
+    Final,
+    Partial,
+    Samples,
+    SessionClosed,
+    SessionSettings,
+    TickStats,
+)
+from tests.conftest import Clip, LoadClip
+from tests.engine.scripted import (
+    Chunking,
+    LevelDetector,
+    Phrase,
+    Recording,
+    ScriptedDecoder,
+    ScriptedRunner,
+    WordVocabulary,
+    chunkings,
+    record,
+    recordings,
+    steady_speech,
+)
+
+INFO = ModelInfo("scripted", "cpu", "float32", multilingual=False, languages=("en",), n_mels=80, parameters=0)
+MOST_TICKS = 5_000
+
+
+@dataclass(slots=True)
+class Show:
+    """An engine, and everything that it tells of each session.
+
+    Attributes:
+        told: events by session; nothing may follow a SessionClosed.
+        ticks: statistics of every tick.
+    """
+
+    engine: Engine
+    told: dict[str, list[Event]] = field(default_factory=dict)
+    ticks: list[TickStats] = field(default_factory=list)
+
+    def open(self, *session_ids: str, interim: bool = True) -> None:
+        for session_id in session_ids:
+            self.engine.open(session_id, SessionSettings(language=None, interim=interim))
+            self.told[session_id] = []
+
+    def tick(self) -> None:
+        events, stats = self.engine.tick(float(len(self.ticks)))
+        self.ticks.append(stats)
+        assert len(self.ticks) < MOST_TICKS, "there is work for ever"
+        self.tell(events)
+
+    def settle(self) -> None:
+        """Tick until there is nothing to do."""
+        while self.engine.has_work():
+            self.tick()
+
+    def tell(self, events: list[tuple[str, Event]]) -> None:
+        for session_id, event in events:
+            assert not self.is_closed(session_id), f"{event} after the end of {session_id}"
+            self.told[session_id].append(event)
+
+    def stream(self, audio: Mapping[str, list[Samples]]) -> None:
+        """Push the chunks of all sessions side by side, finish each after its last, and answer everything."""
+        waiting = {session_id: list(chunks) for session_id, chunks in audio.items()}
+        while waiting:
+            for session_id, chunks in list(waiting.items()):
+                if chunks:
+                    self.engine.push(session_id, chunks.pop(0))
+                else:
+                    self.engine.finish(session_id)
+                    del waiting[session_id]
+            self.tick()
+        self.settle()
+
+    def is_closed(self, session_id: str) -> bool:
+        return any(isinstance(event, SessionClosed) for event in self.told[session_id])
+
+    def closed(self, session_id: str) -> SessionClosed:
+        (event,) = [event for event in self.told[session_id] if isinstance(event, SessionClosed)]
+        return event
+
+    def finals(self, session_id: str) -> list[Final]:
+        return [event for event in self.told[session_id] if isinstance(event, Final)]
+
+    def tokens(self, session_id: str) -> tuple[int, ...]:
+        return tuple(token for final in self.finals(session_id) for word in final.words for token in word.tokens)
+
+    @property
+    def n_used_slots(self) -> int:
+        return self.engine._scheduler.slots.n_used
+
+
+def make_show(
+    recordings: Mapping[str, Recording], *, n_slots: int = 4, interim: bool = True, fault: Exception | None = None
+) -> Show:
+    """A scripted engine with one open session per recording."""
+    decoders = {session_id: ScriptedDecoder(recording) for session_id, recording in recordings.items()}
+    runner = ScriptedRunner(decoders, fault=fault)
+    show = Show(Engine(EngineConfig(n_slots=n_slots), INFO, runner, LevelDetector(), WordVocabulary()))
+    show.open(*recordings, interim=interim)
+    return show
+
+
+def two_speakers() -> dict[str, Recording]:
+    phrases = [Phrase(600, (300,) * 6), Phrase(900, (300,) * 6)]
+    return {"bad": record(phrases, trailing_ms=900), "good": record(phrases, trailing_ms=900, first_token=100)}
+
+
+def in_steps(recordings: Mapping[str, Recording], step_ms: int = 100) -> dict[str, list[Samples]]:
+    return {session_id: Chunking(step_ms).split(recording.samples) for session_id, recording in recordings.items()}
+
+
+# ------------------------------------------------------------------------------------------------ sessions
+
+
+@given(speakers=st.lists(st.tuples(recordings(), chunkings), min_size=1, max_size=5), n_slots=st.integers(1, 4))
+@settings(max_examples=25)
+def test_everybody_gets_their_own_words_whoever_else_speaks(
+    speakers: list[tuple[Recording, Chunking]], n_slots: int
+) -> None:
+    sessions = {str(number): recording for number, (recording, _) in enumerate(speakers)}
+    show = make_show(sessions, n_slots=n_slots)
+    show.stream({str(n): chunking.split(recording.samples) for n, (recording, chunking) in enumerate(speakers)})
+    for session_id, recording in sessions.items():
+        assert show.tokens(session_id) == recording.tokens
+        assert show.told[session_id][-1] == SessionClosed(CloseReason.FINISHED)
+    assert show.n_used_slots == 0
+    assert [stats.tick for stats in show.ticks] == list(range(1, len(show.ticks) + 1))
+    assert show.ticks[-1].sessions == show.ticks[-1].speaking == show.ticks[-1].waiting == 0
+
+
+def test_all_windows_of_a_tick_go_through_the_encoder_together() -> None:
+    sessions = {name: steady_speech(10) for name in "abc"}
+    show = make_show(sessions)
+    show.stream(in_steps(sessions))
+    assert max(stats.encoder_batch for stats in show.ticks) == 3
+    assert max(stats.encoder_runs for stats in show.ticks) == 1
+
+
+def test_whoever_finds_no_slot_waits_and_is_answered() -> None:
+    sessions = {name: steady_speech(10) for name in "abcd"}
+    show = make_show(sessions, n_slots=1)
+    show.stream(in_steps(sessions))
+    assert max(stats.waiting for stats in show.ticks) > 0
+    assert max(wait for stats in show.ticks for wait in stats.queue_wait_ms) > 0
+    assert all(show.tokens(name) == recording.tokens for name, recording in sessions.items())
+
+
+def test_a_session_without_partials_gets_only_finals() -> None:
+    sessions = two_speakers()
+    show = make_show(sessions, interim=False)
+    show.stream(in_steps(sessions))
+    for name, recording in sessions.items():
+        assert not any(isinstance(event, Partial) for event in show.told[name])
+        assert show.tokens(name) == recording.tokens
+
+
+def test_there_is_work_exactly_while_something_has_come_or_runs() -> None:
+    show = make_show(two_speakers())
+    assert not show.engine.has_work()
+    show.engine.push("good", np.zeros(SAMPLE_RATE, dtype=np.float32))
+    assert show.engine.has_work()
+    show.settle()
+    assert not show.engine.has_work()
+    show.engine.finish("good")
+    assert show.engine.has_work()
+    show.settle()
+    assert show.closed("good").reason is CloseReason.FINISHED
+    assert not show.engine.has_work()
+
+
+def test_a_fast_file_is_heard_a_few_seconds_per_tick() -> None:
+    """So that it does not hold up the others."""
+    recording = steady_speech(150)
+    show = make_show({"file": recording})
+    show.stream({"file": [recording.samples]})
+    assert show.tokens("file") == recording.tokens
+    assert len([stats for stats in show.ticks if stats.encoder_batch]) > 2
+
+
+def test_abandoned_work_is_dropped_and_its_slots_go_to_others() -> None:
+    sessions = two_speakers()
+    show = make_show(sessions, n_slots=1)
+    chunks = in_steps(sessions)
+    while not show.n_used_slots:
+        show.engine.push("bad", chunks["bad"].pop(0))
+        show.tick()
+    show.tell([show.engine.abandon("bad")])
+    assert show.n_used_slots == 0
+    assert show.told["bad"][-1] == SessionClosed(CloseReason.ABANDONED)
+    show.stream({"good": chunks["good"]})
+    assert show.tokens("good") == sessions["good"].tokens
+
+
+def test_a_closed_session_is_unknown() -> None:
+    show = make_show(two_speakers())
+    show.engine.abandon("bad")
+    for call in (
+        lambda: show.engine.push("bad", np.zeros(1, dtype=np.float32)),
+        lambda: show.engine.finish("bad"),
+        lambda: show.engine.abandon("bad"),
+    ):
+        with pytest.raises(UnknownSession, match="bad"):
+            call()
+
+
+def test_closing_all_tells_everybody_once_and_keeps_nothing() -> None:
+    sessions = {name: steady_speech(20) for name in "abc"}
+    show = make_show(sessions, n_slots=2)
+    for name, recording in sessions.items():
+        show.engine.push(name, recording.samples)
+    show.tick()
+    assert show.n_used_slots == 2
+    show.tell(show.engine.close_all(CloseReason.SHUTDOWN, "Bye."))
+    assert [show.closed(name) for name in sessions] == [SessionClosed(CloseReason.SHUTDOWN, "Bye.")] * 3
+    assert show.n_used_slots == 0
+    assert show.engine.close_all(CloseReason.SHUTDOWN, "Bye.") == []
+
+
+# ------------------------------------------------------------------------------------------------ faults
+
+
+def break_session(monkeypatch: pytest.MonkeyPatch, method: str, session_id: str, *, calls: int = 0) -> None:
+    """Let a method of one session raise after so many calls."""
+    original = getattr(Session, method)
+    left = [calls]
+
+    def broken(self: Session, *args: object) -> object:
+        if self.id == session_id:
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError(f"no {method} today")
+        return original(self, *args)
+
+    monkeypatch.setattr(Session, method, broken)
+
+
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [
+        *((method, calls) for method in ("accept", "unheard", "hear", "advance", "apply") for calls in (0, 3)),
+        ("finish", 0),
+    ],
+)
+def test_a_fault_in_one_session_closes_that_session_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str, calls: int
+) -> None:
+    sessions = two_speakers()
+    show = make_show(sessions)
+    break_session(monkeypatch, method, "bad", calls=calls)
+    chunks = in_steps(sessions)
+    while chunks:
+        for session_id in list(chunks):
+            if show.is_closed(session_id):
+                del chunks[session_id]
+            elif chunks[session_id]:
+                show.engine.push(session_id, chunks[session_id].pop(0))
+            else:
+                show.engine.finish(session_id)
+                del chunks[session_id]
+        show.settle()
+    closed = show.closed("bad")
+    assert closed.reason is CloseReason.FAILED
+    assert closed.message.endswith("Please start it again.")
+    assert show.tokens("good") == sessions["good"].tokens
+    assert show.closed("good").reason is CloseReason.FINISHED
+    assert show.n_used_slots == 0
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "bad" in record.getMessage() and record.exc_info is not None
+    with pytest.raises(UnknownSession):
+        show.engine.push("bad", np.zeros(1, dtype=np.float32))
+
+
+def test_two_results_of_one_tick_cannot_fail_a_session_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = two_speakers()
+    show = make_show(sessions)
+    break_session(monkeypatch, "apply", "bad")
+    show.engine.push("bad", sessions["bad"].samples)  # both utterances are over at once
+    show.engine.finish("bad")
+    show.settle()
+    assert show.closed("bad").reason is CloseReason.FAILED
+    assert show.n_used_slots == 0
+
+
+def test_a_fault_between_ticks_is_told_once_even_if_everything_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    show = make_show(two_speakers())
+    break_session(monkeypatch, "accept", "bad")
+    show.engine.push("bad", np.zeros(1, dtype=np.float32))
+    show.tell(show.engine.close_all(CloseReason.SHUTDOWN, "Bye."))
+    assert show.closed("bad").reason is CloseReason.FAILED
+    assert show.closed("good").reason is CloseReason.SHUTDOWN
+
+
+def test_a_fault_of_the_model_is_nobodys_own() -> None:
+    show = make_show({"a": steady_speech(5)}, fault=RuntimeError("out of order"))
+    show.engine.push("a", steady_speech(5).samples)
+    with pytest.raises(RuntimeError, match="out of order"):
+        show.settle()
+
+
+# ------------------------------------------------------------------------------------------------ the real model
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """What `serve` runs on a CPU."""
+    engine = build_engine(EngineConfig(device=Device.CPU, n_slots=8))
+    engine.warm_up()
+    return engine
+
+
+def test_an_engine_tells_what_is_loaded(engine: Engine) -> None:
+    info = engine.info
+    assert (info.name, info.device, info.multilingual, info.languages) == ("tiny.en", "cpu", False, ("en",))
+    assert info.n_mels == 80
+    assert 36_000_000 < info.parameters < 40_000_000
+
+
+def test_eight_speakers_at_once_each_get_their_own_words(
+    engine: Engine, english_clips: tuple[Clip, ...], load_clip: LoadClip
+) -> None:
+    clips = {clip.speaker: clip for clip in english_clips[:8]}
+    assert len(clips) == 8
+    show = Show(engine)
+    show.open(*clips)
+    show.stream({speaker: Chunking(1000).split(load_clip(clip.name)) for speaker, clip in clips.items()})
+    normalise = EnglishTextNormalizer()
+    for speaker, clip in clips.items():
+        text = " ".join(final.text for final in show.finals(speaker))
+        assert jiwer.wer(normalise(clip.reference), normalise(text)) < 0.25, f"{speaker}: {text}"
+        assert show.closed(speaker).reason is CloseReason.FINISHED
+    batches = [stats.encoder_batch for stats in show.ticks if stats.encoder_batch]
+    assert max(batches) > 4
+    assert all(stats.encoder_runs <= 1 for stats in show.ticks if not stats.retries)
+    assert show.n_used_slots == 0
+
+
+@pytest.mark.parametrize("name", ["nonspeech/silence-10s.flac", "nonspeech/keyboard-typing.flac"])
+def test_where_nobody_speaks_nothing_is_written(engine: Engine, load_clip: LoadClip, name: str) -> None:
+    show = Show(engine)
+    show.open("quiet")
+    show.stream({"quiet": Chunking(1000).split(load_clip(name))})
+    assert "".join(final.text for final in show.finals("quiet")) == ""
