@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 SessionEvent = tuple[str, Event]  # session id and event
 
+_ADMIT_EVERY = 8  # decode steps; on two CPU cores they take about as long as one window in the encoder
+
 _SESSION_FAULT = "The transcription of this session failed. Please start it again."
 
 
@@ -94,7 +96,9 @@ class Engine:
         self._runner = runner
         self._detector = detector
         self._vocabulary = vocabulary
-        self._scheduler = Scheduler(config.n_slots, freeze_after=int(config.freeze_after_s * SAMPLE_RATE))
+        self._scheduler = Scheduler(
+            config.n_slots, freeze_after=int(config.freeze_after_s * SAMPLE_RATE), admit_every=_ADMIT_EVERY
+        )
         self._streams: dict[str, _Stream] = {}
         self._untold: list[SessionEvent] = []  # of faults between two ticks
         self._fresh = False  # something changed since the last tick

@@ -92,9 +92,7 @@ def make_runner(
     context: Context = Context.FULL,
 ) -> ModelRunner:
     """A runner on the CPU in float32; padded to 30 s as in training unless told otherwise."""
-    config = EngineConfig(
-        device=Device.CPU, dtype=Precision.FP32, encoder=encoder, context=context, n_slots=n_slots
-    )
+    config = EngineConfig(device=Device.CPU, dtype=Precision.FP32, encoder=encoder, context=context, n_slots=n_slots)
     return ModelRunner(checkpoint, tokenizer, config)
 
 

@@ -425,3 +425,13 @@ def test_a_window_whose_text_looks_wrong_is_tried_once_more_with_full_context() 
     (sequence,) = finished
     assert sequence.finish_reason is FinishReason.LOOP and sequence.tokens == [7]
     assert not scheduler.has_work
+
+
+def test_while_rows_run_others_are_admitted_every_few_ticks() -> None:
+    scheduler = Scheduler(4, admit_every=3)
+    admitted = []
+    for session in "abcdefg":
+        scheduler.submit(make_request(session))
+        admitted.append(keys(tick(scheduler, ended=session == "g")[0].prefill))
+    assert admitted == [["a"], [], [], ["b", "c", "d"], [], [], []], "four slots"
+    assert keys(tick(scheduler)[0].prefill) == ["e", "f", "g"], "nothing runs any more"
