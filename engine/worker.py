@@ -11,6 +11,7 @@ Laws
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -25,6 +26,9 @@ from engine.types import CloseReason, Event, Samples, SessionClosed, SessionSett
 logger = logging.getLogger(__name__)
 
 _INBOX_COMMANDS = 65_536  # the bridge bounds audio per session long before
+
+_SHUTDOWN = "The server is shutting down."
+_FAILED = "The transcription engine failed. Please reconnect."
 
 
 class Ticker(Protocol):
@@ -82,11 +86,11 @@ class _Abandon:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stop:
-    pass
+class _Wake:
+    """Nothing to do but to look whether to stop."""
 
 
-_Command = _Open | _Push | _Finish | _Abandon | _Stop
+_Command = _Open | _Push | _Finish | _Abandon | _Wake
 
 
 class Worker:
@@ -111,12 +115,15 @@ class Worker:
         self._gather_s = gather_ms / 1000
         self._inbox: queue.Queue[_Command] = queue.Queue(_INBOX_COMMANDS)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._stopping = threading.Event()
+        self._door = threading.Lock()  # held to look at `_accepting` and put something in: nothing comes too late
         self._accepting = False
-        self._stopping = False  # read and written on the engine thread only
+        self._open_sessions: dict[str, None] = {}  # in the order of their start; the engine thread's own
 
     def start(self) -> None:
         """Start the thread."""
-        self._accepting = True
+        with self._door:
+            self._accepting = True
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
@@ -125,9 +132,11 @@ class Worker:
         Raises:
             TimeoutError: the thread is still in a tick after `timeout_s`.
         """
-        if self._accepting:
+        with self._door:
             self._accepting = False
-            self._inbox.put(_Stop(), timeout=timeout_s)
+        self._stopping.set()
+        with contextlib.suppress(queue.Full):  # a full inbox wakes the thread as well
+            self._inbox.put_nowait(_Wake())
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise TimeoutError(f"The engine thread did not stop within {timeout_s:g} s.")
@@ -149,34 +158,40 @@ class Worker:
         self._send(_Abandon(session_id))
 
     def _send(self, command: _Command) -> None:
-        if not self._accepting:
-            raise EngineClosed("The transcription engine is not running.")
-        try:
-            self._inbox.put_nowait(command)
-        except queue.Full:
-            raise EngineFull("The transcription engine is overloaded. Try again in a few seconds.") from None
+        with self._door:
+            if not self._accepting:
+                raise EngineClosed("The transcription engine is not running.")
+            try:
+                self._inbox.put_nowait(command)
+            except queue.Full:
+                raise EngineFull("The transcription engine is overloaded. Try again in a few seconds.") from None
 
     # ------------------------------------------------------------------------------------- engine thread
 
     def _run(self) -> None:
-        reason, message = CloseReason.SHUTDOWN, "The server is shutting down."
-        crash: BaseException | None = None
         try:
-            while not self._stopping:
+            while not self._stopping.is_set():
                 self._take_commands()
-                if self._engine.has_work() and not self._stopping:
+                if self._engine.has_work() and not self._stopping.is_set():
                     self._tick()
+            self._emit(self._engine.close_all(CloseReason.SHUTDOWN, _SHUTDOWN))
+            self._close_rest(CloseReason.SHUTDOWN, _SHUTDOWN)
         except Exception as fault:  # the last door: nothing of the engine can be trusted any more
             logger.exception("The engine failed")
-            reason, message = CloseReason.FAILED, "The transcription engine failed. Please reconnect."
-            crash = fault
-        self._accepting = False
-        try:
-            self._emit(self._engine.close_all(reason, message))
-            self._emit([(session_id, SessionClosed(reason, message)) for session_id in self._never_opened()])
-        finally:
-            if crash is not None:
-                self._on_crash(crash)
+            try:
+                self._close_rest(CloseReason.FAILED, _FAILED)
+            finally:
+                self._on_crash(fault)
+
+    def _close_rest(self, reason: CloseReason, message: str) -> None:
+        """Take nothing in any more, and close what is open or asks for it in the inbox, without the engine."""
+        with self._door:
+            self._accepting = False
+        while not self._inbox.empty():
+            command = self._inbox.get_nowait()
+            if isinstance(command, _Open):
+                self._open_sessions[command.session_id] = None
+        self._emit([(session_id, SessionClosed(reason, message)) for session_id in self._open_sessions])
 
     def _tick(self) -> None:
         events, stats = self._engine.tick(time.monotonic())
@@ -185,6 +200,8 @@ class Worker:
 
     def _emit(self, events: list[tuple[str, Event]]) -> None:
         for session_id, event in events:
+            if isinstance(event, SessionClosed):
+                self._open_sessions.pop(session_id, None)
             self._on_event(session_id, event)
 
     def _take_commands(self) -> None:
@@ -205,19 +222,11 @@ class Worker:
             except queue.Empty:
                 return
 
-    def _never_opened(self) -> list[str]:
-        """Empty the inbox; return the sessions whose start was still in it."""
-        opened = []
-        while not self._inbox.empty():
-            command = self._inbox.get_nowait()
-            if isinstance(command, _Open):
-                opened.append(command.session_id)
-        return opened
-
     def _apply(self, command: _Command) -> None:
         try:
             match command:
                 case _Open(session_id, settings):
+                    self._open_sessions[session_id] = None
                     self._engine.open(session_id, settings)
                 case _Push(session_id, samples):
                     self._engine.push(session_id, samples)
@@ -225,8 +234,8 @@ class Worker:
                     self._engine.finish(session_id)
                 case _Abandon(session_id):
                     self._emit([self._engine.abandon(session_id)])
-                case _Stop():
-                    self._stopping = True
+                case _Wake():
+                    pass
                 case _:
                     assert_never(command)
         except UnknownSession:
