@@ -160,20 +160,20 @@ class Engine:
         self._listen(events)
         self._ask(now, events)
         plan = self._scheduler.schedule()
-        n_tokens = n_retries = 0
         effort = Effort()
         if not plan.is_empty:
             output, effort = self._runner.run(plan)
             ended = self._scheduler.update(plan, output)
             finished = self._scheduler.retry(ended)
-            n_retries = len(ended) - len(finished)
             self._runner.align(finished)
             self._scheduler.release(finished)
-            n_tokens = sum(len(g.tokens) for g in output.prefill_gains + output.decode_gains)
+            effort.retries = len(ended) - len(finished)
+            effort.tokens = sum(len(gain.tokens) for gain in output.prefill_gains + output.decode_gains)
+            effort.greedy_passes = sum(len(sequence.tokens) + 1 for sequence in finished)
             for sequence in finished:
                 self._apply(sequence, events)
         events += self._close_done()
-        return events, self._stats(now, started, plan, effort, n_retries, n_tokens)
+        return events, self._stats(now, started, plan, effort)
 
     def _listen(self, events: list[SessionEvent]) -> None:
         """Let the speech detector hear what is new, all sessions in one batch."""
@@ -237,9 +237,7 @@ class Engine:
             raise UnknownSession(f"Session {session_id} is not open.")
         return self._streams[session_id]
 
-    def _stats(
-        self, now: float, started: float, plan: Plan, effort: Effort, n_retries: int, n_tokens: int
-    ) -> TickStats:
+    def _stats(self, now: float, started: float, plan: Plan, effort: Effort) -> TickStats:
         self._n_ticks += 1
         return TickStats(
             tick=self._n_ticks,
@@ -252,10 +250,11 @@ class Engine:
             encoder_runs=effort.encoder_runs,
             encoder_positions=effort.encoder_positions,
             encoder_ms=effort.encoder_ms,
-            retries=n_retries,
+            retries=effort.retries,
             decode_rows=len(plan.decode) + len(plan.prefill),
             decode_ms=effort.decode_ms,
-            decode_tokens=n_tokens,
+            decode_tokens=effort.tokens,
+            greedy_passes=effort.greedy_passes,
             queue_wait_ms=tuple(1000 * (now - s.request.ready_at) for s in plan.prefill),
         )
 

@@ -43,13 +43,16 @@ _DTYPES = {
 
 @dataclass(slots=True)
 class Effort:
-    """What a run cost; the engine turns it into `TickStats`."""
+    """What a tick cost and gained; the engine turns it into `TickStats`, where the fields are explained."""
 
     encoder_windows: int = 0
     encoder_runs: int = 0
     encoder_positions: int = 0
     encoder_ms: float = 0.0
     decode_ms: float = 0.0
+    retries: int = 0
+    tokens: int = 0
+    greedy_passes: int = 0
 
 
 class ModelRunner:

@@ -2,8 +2,9 @@
 
 Every clip is streamed through a session of its own in 100 ms chunks; after each chunk the engine runs until it has
 nothing to do, so the audio is the only clock and every arm sees the same windows. Arms add one flag at a time. Counted
-per second of speech: encoder positions, decoder passes, and the time of both. Partials are compared, word by word, with
-those of the arm that encodes every window anew; finals with the references.
+per second of speech: encoder positions, decoder passes, the passes that plain greedy decoding would have taken for the
+same texts, and time. Partials are compared, word by word, with those of the arm that encodes every window anew; finals
+with the references.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Tally:
     seconds: float = 0.0
     positions: int = 0
     passes: int = 0
+    greedy_passes: int = 0
     encoder_ms: float = 0.0
     decode_ms: float = 0.0
     retries: int = 0
@@ -62,6 +64,7 @@ class Tally:
         self.positions += stats.encoder_positions
         self.windows += stats.encoder_batch
         self.passes += stats.decode_rows > 0
+        self.greedy_passes += stats.greedy_passes
         self.encoder_ms += stats.encoder_ms
         self.decode_ms += stats.decode_ms
         self.retries += stats.retries
@@ -74,6 +77,7 @@ class Row:
     arm: str
     positions: float
     passes: float
+    greedy_passes: float
     encoder_ms: float
     decode_ms: float
     partial_difference: float
@@ -138,6 +142,7 @@ def _to_row(arm: str, tally: Tally, reference: Tally, clips: Sequence[Clip]) -> 
         arm=arm,
         positions=tally.positions / tally.seconds,
         passes=tally.passes / tally.seconds,
+        greedy_passes=tally.greedy_passes / tally.seconds,
         encoder_ms=tally.encoder_ms / tally.seconds,
         decode_ms=tally.decode_ms / tally.seconds,
         partial_difference=word_error_rate(
@@ -166,6 +171,7 @@ def _to_table(rows: Sequence[Row]) -> Table:
             row.arm,
             f"{row.positions:.0f}",
             f"{row.passes:.1f}",
+            f"{row.greedy_passes:.1f}",
             f"{row.encoder_ms:.1f}",
             f"{row.decode_ms:.1f}",
             f"{100 * row.partial_difference:.2f}",
