@@ -1,0 +1,134 @@
+"""Windows of audio become keys and values in the cache: whole, from a position on, with the silence tail behind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine.cache import KVCache
+from engine.checkpoint import Checkpoint
+from engine.config import Context
+from engine.encoding import WindowEncoder, WindowInput
+from engine.model import Whisper
+from engine.silence import STRIDE, log_weights, thin_out
+from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, SAMPLE_RATE, Samples
+from tests.engine.models import CPU, make_cache, make_whisper, random_checkpoint
+
+N_ALL = 1500
+
+
+@pytest.fixture(scope="module")
+def whisper(tiny_en: Checkpoint) -> Whisper:
+    return make_whisper(random_checkpoint(tiny_en, seed=3))
+
+
+@pytest.fixture
+def cache(whisper: Whisper) -> KVCache:
+    return make_cache(whisper, 3)
+
+
+def noise(seconds: float, seed: int = 0) -> Samples:
+    """A longer one begins with the shorter ones."""
+    return np.random.default_rng(seed).standard_normal(int(seconds * SAMPLE_RATE)).astype(np.float32) / 10
+
+
+def window(row: int, audio: Samples, *, first: int = 0, full: bool = False) -> WindowInput:
+    return WindowInput(row, audio, first_position=first, full_context=full)
+
+
+def written(cache: KVCache, row: int) -> list[Tensor]:
+    """(2, H, S, D) keys and values of every layer, encoder and cross-attention."""
+    stores = [cache.encoder_store(layer) for layer in range(2)] + [cache.cross_store(layer) for layer in range(2)]
+    return [store[:, row].clone() for store in stores]
+
+
+@pytest.mark.parametrize("context", list(Context))
+@torch.inference_mode()
+def test_a_window_encoded_from_a_position_on_equals_the_window_encoded_at_once(
+    whisper: Whisper, cache: KVCache, context: Context
+) -> None:
+    encoder = WindowEncoder(whisper, cache, context)
+    audio, first = noise(2), 40
+    n_whole = encoder.encode([window(0, audio)])
+    expected = written(cache, 0)
+    for layer in range(2):
+        for store in (cache.encoder_store(layer), cache.cross_store(layer)):
+            store[:, 0, :, first:] = 0
+    n_rest = encoder.encode([window(0, audio, first=first)])
+    assert n_rest == n_whole - first
+    for found, before in zip(written(cache, 0), expected, strict=True):
+        torch.testing.assert_close(found, before, atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_growing_window_leaves_what_is_frozen_as_it_is(whisper: Whisper, cache: KVCache) -> None:
+    encoder = WindowEncoder(whisper, cache, Context.TAIL)
+    encoder.encode([window(1, noise(2))])
+    before = written(cache, 1)
+    encoder.encode([window(1, noise(3), first=60)])
+    for found, kept in zip(written(cache, 1), before, strict=True):
+        assert torch.equal(found[:, :, :60], kept[:, :, :60])
+        assert not torch.equal(found[:, :, 60:150], kept[:, :, 60:150])
+
+
+@torch.inference_mode()
+def test_windows_of_unlike_length_and_context_share_a_run(whisper: Whisper, cache: KVCache) -> None:
+    windows = [window(0, noise(1, 1)), window(1, noise(4, 2)), window(2, noise(2, 3), full=True)]
+    encoder = WindowEncoder(whisper, cache, Context.TAIL)
+    n_together = encoder.encode(windows)
+    together = [written(cache, row) for row in range(3)]
+    assert n_together == sum(encoder.encode([alone]) for alone in windows)
+    for row in range(3):
+        for found, expected in zip(together[row], written(cache, row), strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1, 7.31, 29, 30])
+@torch.inference_mode()
+def test_only_the_audio_and_a_short_margin_is_computed(whisper: Whisper, cache: KVCache, seconds: float) -> None:
+    n_audio = -(-int(seconds * SAMPLE_RATE) // POSITION_SAMPLES)
+    n_computed = WindowEncoder(whisper, cache, Context.TAIL).encode([window(0, noise(seconds))])
+    assert min(N_ALL, n_audio) <= n_computed <= min(N_ALL, n_audio + 40)
+    assert WindowEncoder(whisper, cache, Context.FULL).encode([window(0, noise(seconds))]) == N_ALL
+
+
+@torch.inference_mode()
+def test_a_full_window_has_no_tail(whisper: Whisper, cache: KVCache) -> None:
+    audio = noise(MAX_WINDOW_SAMPLES / SAMPLE_RATE)
+    found = []
+    for context in Context:
+        WindowEncoder(whisper, cache, context).encode([window(0, audio)])
+        found.append(written(cache, 0))
+    assert all(torch.equal(tail, full) for tail, full in zip(*found, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------ silence
+
+
+@pytest.mark.parametrize("n_positions", [N_ALL, 20, STRIDE])
+def test_the_tail_stands_for_as_many_positions_as_it_replaces(n_positions: int) -> None:
+    weights = log_weights(n_positions, device=CPU, dtype=torch.float32)
+    assert weights.exp().sum().item() == pytest.approx(n_positions)
+
+
+def test_a_tail_key_is_the_mean_of_its_stretch() -> None:
+    keys_values = torch.randn(2, 3, 20, 4)
+    thin = thin_out(keys_values)
+    assert thin.shape == (2, 3, 3, 4)
+    torch.testing.assert_close(thin[:, :, 0], keys_values[:, :, :STRIDE].mean(dim=2))
+    torch.testing.assert_close(thin[:, :, -1], keys_values[:, :, 2 * STRIDE :].mean(dim=2))
+
+
+def test_attention_to_equal_positions_is_the_same_through_their_tail() -> None:
+    """Where silence is all alike, one key with the weight of many is exact."""
+    query, real = torch.randn(1, 2, 5, 4), torch.randn(2, 1, 2, 16, 4)
+    silent = torch.randn(2, 1, 2, 1, 4).expand(-1, -1, -1, 24, -1)
+    everything = torch.cat([real, silent], dim=3)
+    exact = torch.nn.functional.scaled_dot_product_attention(query, everything[0], everything[1])
+    thin = torch.cat([real, thin_out(silent[:, 0]).unsqueeze(1)], dim=3)
+    bias = torch.cat([torch.zeros(16), log_weights(24, device=CPU, dtype=torch.float32)])
+    mask = bias.expand(1, 1, 5, -1)
+    through_tail = torch.nn.functional.scaled_dot_product_attention(query, thin[0], thin[1], attn_mask=mask)
+    torch.testing.assert_close(through_tail, exact, atol=1e-5, rtol=1e-5)
