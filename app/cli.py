@@ -242,6 +242,18 @@ def bench_engine(
         bench.run(EngineConfig(model=model, device=device), manifest=manifest, output=output)
 
 
+@bench_cli.command("readme")
+def bench_readme(
+    readme: Annotated[Path, typer.Option(help="The file with the marked places.")] = Path("README.md"),
+    reports: Annotated[Path, typer.Option(help="Folder of the tables' JSON.")] = Path("docs/bench"),
+) -> None:
+    """Set the tables that `bench ... -o docs/bench/NAME.json` wrote into README."""
+    from app.bench.report import fill_readme
+
+    for name in fill_readme(readme, reports):
+        typer.echo(f"{readme}: {name}")
+
+
 @contextmanager
 def _named(*errors: type[Exception]) -> Iterator[None]:
     """Print these errors as one sentence and exit with code 2."""

@@ -8,7 +8,6 @@ rounds.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,11 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
-from rich.table import Table
-
 from app.bench.clips import Clip, load_clips, word_error_rate
 from app.bench.machine import describe_machine
+from app.bench.report import Report
 from engine.config import EncoderMode, EngineConfig
 from engine.registry import load_model
 from engine.runner import ModelRunner
@@ -75,9 +72,6 @@ def run(
     tokenizer = Tokenizer(checkpoint)
     config = replace(config, n_slots=max(concurrencies))
     runners = {mode: ModelRunner(checkpoint, tokenizer, replace(config, encoder=mode)) for mode in EncoderMode}
-    machine = describe_machine()
-    console = Console()
-    console.print(f"{machine}\n{checkpoint.name}, {runners[config.encoder].precision}, {n_requests} requests a round")
     rows = []
     for concurrency in concurrencies:
         rounds: dict[EncoderMode, list[Round]] = {mode: [] for mode in EncoderMode}
@@ -85,10 +79,15 @@ def run(
             for mode in list(EncoderMode)[:: 1 if index % 2 == 0 else -1]:
                 rounds[mode].append(_run_round(runners[mode], tokenizer, clips, concurrency, n_requests))
         rows += [_to_row(mode, concurrency, rounds[mode], clips) for mode in EncoderMode]
-    console.print(_to_table(rows))
-    if output:
-        report = {"machine": asdict(machine), "model": checkpoint.name, "rows": [asdict(row) for row in rows]}
-        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    Report(
+        title="One encoder run per tick against one per window",
+        command="tickscribe bench encoder",
+        machine=describe_machine(),
+        setting=f"{checkpoint.name}, {runners[config.encoder].precision}, {n_requests} requests a round",
+        headings=("encoder", "at once", "requests/s", "ms per tick", "ms per window", "mean batch", "largest", "WER %"),
+        cells=tuple(_to_cells(row) for row in rows),
+        rows=tuple(asdict(row) for row in rows),
+    ).publish(output)
     return rows
 
 
@@ -152,19 +151,14 @@ def _to_row(mode: EncoderMode, concurrency: int, rounds: Sequence[Round], clips:
     )
 
 
-def _to_table(rows: Sequence[Row]) -> Table:
-    table = Table()
-    for heading in ("at once", "encoder", "req/s", "ms/tick", "ms/window", "batch mean", "batch max", "WER %"):
-        table.add_column(heading, justify="left" if heading == "encoder" else "right")
-    for row in rows:
-        table.add_row(
-            str(row.concurrency),
-            row.arm,
-            f"{row.requests_per_s:.2f}",
-            f"{row.encoder_ms_per_tick:.0f}",
-            f"{row.encoder_ms_per_window:.0f}",
-            f"{row.mean_batch:.1f}",
-            str(row.largest_batch),
-            f"{100 * row.wer:.2f}",
-        )
-    return table
+def _to_cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.arm,
+        str(row.concurrency),
+        f"{row.requests_per_s:.2f}",
+        f"{row.encoder_ms_per_tick:.0f}",
+        f"{row.encoder_ms_per_window:.0f}",
+        f"{row.mean_batch:.1f}",
+        str(row.largest_batch),
+        f"{100 * row.wer:.2f}",
+    )

@@ -9,18 +9,16 @@ with the references.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from app.bench.clips import Clip, load_clips, word_error_rate
 from app.bench.machine import describe_machine
+from app.bench.report import Report
 from engine.config import Context, EngineConfig, Precision
 from engine.engine import Engine, build_engine
 from engine.types import SAMPLE_RATE, Final, Partial, SessionSettings, TickStats
@@ -88,18 +86,30 @@ class Row:
 def run(config: EngineConfig, *, manifest: Path, output: Path | None = None) -> list[Row]:
     """Stream the clips through every arm, print the table and, if asked, write it as JSON."""
     clips = load_clips(manifest)
-    console = Console()
-    machine = describe_machine()
-    console.print(f"{machine}\n{config.model}, {len(clips)} clips, a partial every {config.partial_interval_ms} ms")
     tallies: dict[str, Tally] = {}
     for arm, flags in ARMS.items():
         config = replace(config, **flags)  # type: ignore[arg-type]
         tallies[arm] = stream_all(build_engine(config), clips)
     rows = [_to_row(arm, tally, tallies[REFERENCE_ARM], clips) for arm, tally in tallies.items()]
-    console.print(_to_table(rows))
-    if output:
-        report = {"machine": asdict(machine), "model": config.model, "rows": [asdict(row) for row in rows]}
-        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    Report(
+        title="What a live stream costs, per second of speech",
+        command="tickscribe bench engine",
+        machine=describe_machine(),
+        setting=f"{config.model}, {len(clips)} clips, a partial every {config.partial_interval_ms} ms",
+        headings=(
+            "arm",
+            "encoder positions",
+            "decoder passes",
+            "plain greedy",
+            "encoder ms",
+            "decoder ms",
+            "partials differ %",
+            "WER %",
+            "retries %",
+        ),
+        cells=tuple(_to_cells(row) for row in rows),
+        rows=tuple(asdict(row) for row in rows),
+    ).publish(output)
     return rows
 
 
@@ -153,29 +163,15 @@ def _to_row(arm: str, tally: Tally, reference: Tally, clips: Sequence[Clip]) -> 
     )
 
 
-def _to_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Per second of speech")
-    for heading in (
-        "arm",
-        "positions",
-        "passes",
-        "encoder ms",
-        "decoder ms",
-        "partials differ %",
-        "WER %",
-        "retries %",
-    ):
-        table.add_column(heading, justify="left" if heading == "arm" else "right")
-    for row in rows:
-        table.add_row(
-            row.arm,
-            f"{row.positions:.0f}",
-            f"{row.passes:.1f}",
-            f"{row.greedy_passes:.1f}",
-            f"{row.encoder_ms:.1f}",
-            f"{row.decode_ms:.1f}",
-            f"{100 * row.partial_difference:.2f}",
-            f"{100 * row.wer:.2f}",
-            f"{100 * row.retry_rate:.2f}",
-        )
-    return table
+def _to_cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.arm,
+        f"{row.positions:.0f}",
+        f"{row.passes:.1f}",
+        f"{row.greedy_passes:.1f}",
+        f"{row.encoder_ms:.1f}",
+        f"{row.decode_ms:.1f}",
+        f"{100 * row.partial_difference:.2f}",
+        f"{100 * row.wer:.2f}",
+        f"{100 * row.retry_rate:.2f}",
+    )
