@@ -2,6 +2,8 @@
 
 No thread, no lock, no clock of its own: engine/worker.py calls from one thread and hands in `now`. The route of a tick
 is the body of `tick`.
+
+Law: a fault in one session closes that session and touches no other; a fault of model or detector is everybody's.
 """
 
 from __future__ import annotations

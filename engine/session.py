@@ -5,7 +5,8 @@ for fairness only), no torch; every time is a sample index. The engine calls, pe
 `unheard` and `hear` around the speech detector, `advance` for requests, `apply` for each finished one.
 
 Laws
-    any chunking of the same audio gives the same utterances and windows;
+    any chunking of the same audio gives the same utterances (only where speech without a pause is cut hangs on when
+    partials looked at it);
     at most one request per utterance is in flight;
     a window never exceeds 30 s, because the session hears no more of an utterance than that until it is cut;
     committed text only grows, the final of an utterance starts with it, and finals come in the order of speech;
