@@ -9,6 +9,7 @@ product per layer, one prefill of all prompts, one decode step of all running ro
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -24,12 +25,15 @@ from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.decoding import GreedyChoice, verify
+from engine.encoder_cap import estimate_cap, is_out_of_memory
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
 from engine.model import AttentionTap, Whisper
 from engine.scheduler import Gain, Plan, Prefilled, Sequence, StepOutput
 from engine.tokenizer import Tokenizer
 from engine.types import POSITION_SAMPLES, Window, Word
+
+logger = logging.getLogger(__name__)
 
 _MOST_THREADS = 4  # the products of a few seconds of audio are too small for more
 
@@ -73,6 +77,7 @@ class ModelRunner:
             self._model.quantise()
         self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=dtype)
         self._encoder = WindowEncoder(self._model, self._cache, config.context)
+        self._cap = estimate_cap(checkpoint.dimensions, device=self.device, dtype=dtype)
         n_vocab = checkpoint.dimensions.n_vocab
         no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
         self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, n_vocab, self.device)
@@ -129,14 +134,23 @@ class ModelRunner:
     # ------------------------------------------------------------------------------------------- encode
 
     def _encode(self, sequences: tuple[Sequence, ...], effort: Effort) -> None:
-        batch_size = 1 if self._mode is EncoderMode.SEQUENTIAL else len(sequences)
-        for start in range(0, len(sequences), batch_size):
-            batch = sequences[start : start + batch_size]
-            effort.encoder_positions += self._encoder.encode(
-                [WindowInput(_row(s), s.request.audio, s.first_position, s.full_context) for s in batch]
-            )
+        """Encode all windows in one run, or in as few as the memory allows."""
+        windows = [WindowInput(_row(s), s.request.audio, s.first_position, s.full_context) for s in sequences]
+        while windows:
+            sizes = [self._encoder.size(window) for window in windows]
+            n_windows = 1 if self._mode is EncoderMode.SEQUENTIAL else self._cap.fitting(sizes)
+            try:
+                self._encoder.encode(windows[:n_windows])
+            except RuntimeError as fault:
+                if n_windows == 1 or not is_out_of_memory(fault):
+                    raise
+                self._cap.halve(sum(sizes[:n_windows]))
+                logger.warning("out of memory: the encoder takes %d positions at once now", self._cap.n_positions)
+                continue
             effort.encoder_runs += 1
-        effort.encoder_windows = len(sequences)
+            effort.encoder_windows += n_windows
+            effort.encoder_positions += sum(sizes[:n_windows])
+            del windows[:n_windows]
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # so that the time shown is the encoder's own
 

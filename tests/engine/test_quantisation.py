@@ -1,0 +1,60 @@
+"""int8 products come close to fp32 ones, and no row's result hangs on its neighbours."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from engine import quantisation
+from engine.quantisation import QuantisedLinear, quantise_linears
+
+pytestmark = pytest.mark.skipif(not quantisation.is_available(), reason="no int8 operators for this processor")
+
+
+def make_input(n_rows: int, width: int, seed: int) -> Tensor:
+    """Rows of very unlike size and middle, as activations have."""
+    random = torch.Generator().manual_seed(seed)
+    scale = 10 ** torch.empty(n_rows, 1).uniform_(-2, 2, generator=random)
+    middle = scale * torch.empty(n_rows, 1).uniform_(-2, 2, generator=random)
+    return torch.randn(n_rows, width, generator=random) * scale + middle
+
+
+@torch.inference_mode()
+@given(seed=st.integers(0, 1_000), n_rows=st.integers(1, 9))
+def test_products_come_close_to_those_of_float32(seed: int, n_rows: int) -> None:
+    torch.manual_seed(seed)
+    linear = nn.Linear(64, 48)
+    x = make_input(n_rows, 64, seed)
+    exact, found = linear(x), QuantisedLinear(linear.weight, linear.bias)(x)
+    error = (exact - found).norm(dim=1) / exact.norm(dim=1)
+    assert error.max() < 0.05
+
+
+@torch.inference_mode()
+@given(seed=st.integers(0, 1_000), n_rows=st.integers(2, 9))
+def test_a_row_alone_and_among_others_gives_the_same_bits(seed: int, n_rows: int) -> None:
+    torch.manual_seed(seed)
+    linear = QuantisedLinear(torch.randn(48, 64), None)
+    x = make_input(n_rows, 64, seed)
+    alone = torch.cat([linear(x[i : i + 1]) for i in range(n_rows)])
+    assert torch.equal(linear(x), alone)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("value", [0.0, 1.0, -300.0])
+def test_a_constant_row_is_no_trouble(value: float) -> None:
+    linear = nn.Linear(64, 48)
+    x = torch.full((1, 64), value)
+    torch.testing.assert_close(
+        QuantisedLinear(linear.weight, linear.bias)(x), linear(x), rtol=0.02, atol=abs(value) / 20
+    )
+
+
+def test_every_linear_layer_is_replaced() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.GELU(), nn.Linear(8, 4)))
+    quantise_linears(module)
+    kinds = {type(part) for part in module.modules()}
+    assert QuantisedLinear in kinds and nn.Linear not in kinds
