@@ -45,6 +45,7 @@ from engine.types import (
 )
 
 _CUT_AFTER = 24 * SAMPLE_RATE  # from here on an open utterance looks for a place to be cut
+_LANGUAGE_KNOWN_AFTER = 3 * SAMPLE_RATE  # what was detected in less is a guess; the next window is asked again
 _HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
 _PROGRESS_STEP = SAMPLE_RATE // 2
 _NO_SPEECH_PROB = 0.6  # Whisper's own rule for "no speech": both must hold (openai/whisper, transcribe.py)
@@ -270,7 +271,8 @@ class Session:
         if utterance is None:
             return []  # overtaken by a newer request
         utterance.in_flight = None
-        utterance.language = hypothesis.language
+        if request.window.end - request.window.start >= _LANGUAGE_KNOWN_AFTER:
+            utterance.language = hypothesis.language
         utterance.answered = (request, hypothesis)
         if self._gives_final(utterance, request):
             self._finalise(utterance, hypothesis)

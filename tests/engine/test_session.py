@@ -358,11 +358,12 @@ def test_text_is_dropped_only_where_the_model_hears_no_speech_and_is_unsure(
     assert final.text == text
 
 
-def test_the_language_of_an_utterance_is_found_once_and_kept() -> None:
-    recording = record([Phrase(600, (300,) * 12), Phrase(900, (300,) * 4)], trailing_ms=1000)
-    playing = play(recording)
-    by_utterance = {uid: [r.language for r in playing.requests if r.utterance_id == uid] for uid in (0, 1)}
-    assert all(languages[0] is None and set(languages[1:]) == {"en"} for languages in by_utterance.values())
+def test_the_language_of_an_utterance_is_kept_once_three_seconds_have_told_it() -> None:
+    played = play(steady_speech(20), BY_100_MS)
+    asked = [request for request in played.requests if not request.is_final]
+    told = next(i for i, request in enumerate(asked) if request.window.end - request.window.start >= ms(3_000))
+    assert told > 1 and {request.language for request in asked[: told + 1]} == {None}
+    assert {request.language for request in asked[told + 1 :]} == {played.finals[0].language}
 
 
 def test_a_given_language_goes_with_every_request() -> None:
