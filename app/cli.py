@@ -226,20 +226,35 @@ def bench_encoder(
         bench.run(config, manifest=manifest, n_requests=requests, n_rounds=rounds, output=output)
 
 
-@bench_cli.command("engine")
-def bench_engine(
+@bench_cli.command("stream")
+def bench_stream(
     model: ModelName = _DEFAULTS.model,
     device: DeviceName = _DEFAULTS.device,
     manifest: Manifest = DEFAULT_MANIFEST,
     output: JsonOutput = None,
 ) -> None:
     """Stream recordings through the engine and count what each of its savings saves."""
-    from app.bench import streaming as bench
+    from app.bench import stream as bench
     from app.bench.clips import ClipError
     from app.media import MediaError
 
     with _named(EngineError, ClipError, MediaError):
         bench.run(EngineConfig(model=model, device=device), manifest=manifest, output=output)
+
+
+@bench_cli.command("engine")
+def bench_engine(
+    model: ModelName = _DEFAULTS.model,
+    device: DeviceName = _DEFAULTS.device,
+    encoder_output: Annotated[Path | None, typer.Option(help="Also write the encoder's table as JSON.")] = None,
+    decoder_output: Annotated[Path | None, typer.Option(help="Also write the decoder's table as JSON.")] = None,
+) -> None:
+    """Time encoder and decoder by themselves, beside the floor that this machine allows."""
+    from app.bench import engine as bench
+
+    with _named(EngineError):
+        config = EngineConfig(model=model, device=device)
+        bench.run(config, encoder_output=encoder_output, decoder_output=decoder_output)
 
 
 @bench_cli.command("readme")

@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PURE = ("agreement", "audio", "config", "cutting", "endpoint", "errors", "scheduler", "session", "slots", "types")
+PURE = (
+    "agreement",
+    "audio",
+    "config",
+    "cutting",
+    "endpoint",
+    "errors",
+    "guards",
+    "scheduler",
+    "session",
+    "slots",
+    "types",
+)
 WEB = {"fastapi", "gradio", "prometheus_client", "starlette", "uvicorn", "uvloop", "websockets"}
 
 

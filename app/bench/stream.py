@@ -1,4 +1,4 @@
-"""`tickscribe bench engine`: what a live stream costs, one saving after the other.
+"""`tickscribe bench stream`: what a live stream costs, one saving after the other.
 
 Every clip is streamed through a session of its own in 100 ms chunks; after each chunk the engine runs until it has
 nothing to do, so the audio is the only clock and every arm sees the same windows. Arms add one flag at a time. Counted
@@ -93,7 +93,7 @@ def run(config: EngineConfig, *, manifest: Path, output: Path | None = None) -> 
     rows = [_to_row(arm, tally, tallies[REFERENCE_ARM], clips) for arm, tally in tallies.items()]
     Report(
         title="What a live stream costs, per second of speech",
-        command="tickscribe bench engine",
+        command="tickscribe bench stream",
         machine=describe_machine(),
         setting=f"{config.model}, {len(clips)} clips, a partial every {config.partial_interval_ms} ms",
         headings=(

@@ -1,0 +1,206 @@
+"""`tickscribe bench engine`: encoder and decoder by themselves, each beside the floor that the machine allows.
+
+The floor of the encoder is its arithmetic at the speed of this machine's float32 matrix product; that of a decode step
+is reading its weights once at this machine's memory bandwidth. Both speeds are measured in the same run. Times are the
+least of many: what the machine can do when nothing else disturbs it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from app.bench.machine import describe_machine
+from app.bench.report import Report
+from engine.checkpoint import Checkpoint, Dimensions
+from engine.config import Context, EngineConfig, Precision
+from engine.registry import load_model
+from engine.runner import ModelRunner
+from engine.scheduler import Plan, Scheduler
+from engine.tokenizer import Tokenizer
+from engine.types import POSITION_SAMPLES, SAMPLE_RATE, Request, Samples, Window
+
+_REPEATS = 7
+_DECODE_STEPS = 12
+_TAIL_KEYS = 188  # at most; see engine/silence.py
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What the machine itself can do."""
+
+    product_gflops: float  # float32 matrix product
+    read_gb_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderRow:
+    """One kind of window; milliseconds per window."""
+
+    seconds: float
+    batch: int
+    context: str
+    dtype: str
+    ms: float
+    floor_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderRow:
+    """One batch size; milliseconds per decode step."""
+
+    batch: int
+    dtype: str
+    ms: float
+    floor_ms: float
+
+
+def run(
+    config: EngineConfig,
+    *,
+    seconds: Sequence[float] = (1, 5, 10, 30),
+    batches: Sequence[int] = (1, 8),
+    decode_batches: Sequence[int] = (1, 4, 16, 64),
+    encoder_output: Path | None = None,
+    decoder_output: Path | None = None,
+) -> None:
+    """Measure, print both tables and, if asked, write them as JSON."""
+    checkpoint = load_model(config.model)
+    n_rows = max(*batches, *decode_batches)
+    speeds = measure_speeds()
+    encoder_rows: list[EncoderRow] = []
+    decoder_rows: list[DecoderRow] = []
+    for dtype in (Precision.FP32, Precision.INT8):
+        for context in Context:
+            bench = _Bench(checkpoint, replace(config, dtype=dtype, context=context, n_slots=n_rows), speeds)
+            encoder_rows += [bench.encoder(s, b) for s in seconds for b in batches]
+        decoder_rows += [bench.decoder(b) for b in decode_batches]
+    setting = (
+        f"{checkpoint.name}, {torch.get_num_threads()} thread(s); the machine multiplies {speeds.product_gflops:.0f} "
+        f"GFLOP/s in float32 and reads {speeds.read_gb_per_s:.0f} GB/s"
+    )
+    machine = describe_machine()
+    Report(
+        title="Encoder, milliseconds per window",
+        command="tickscribe bench engine",
+        machine=machine,
+        setting=setting,
+        headings=("context", "dtype", "audio s", "batch", "ms", "float32 floor ms"),
+        cells=tuple(
+            (r.context, r.dtype, f"{r.seconds:g}", str(r.batch), f"{r.ms:.1f}", f"{r.floor_ms:.1f}")
+            for r in encoder_rows
+        ),
+        rows=tuple(asdict(row) for row in encoder_rows),
+    ).publish(encoder_output)
+    Report(
+        title="Decoder, milliseconds per step",
+        command="tickscribe bench engine",
+        machine=machine,
+        setting=f"{setting}; windows of 5 s",
+        headings=("dtype", "batch", "ms", "ms per token", "weights floor ms"),
+        cells=tuple(
+            (r.dtype, str(r.batch), f"{r.ms:.1f}", f"{r.ms / r.batch:.2f}", f"{r.floor_ms:.1f}") for r in decoder_rows
+        ),
+        rows=tuple(asdict(row) for row in decoder_rows),
+    ).publish(decoder_output)
+
+
+def measure_speeds() -> Speeds:
+    """Measure the float32 matrix product and the read bandwidth, with the threads that are set."""
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    store = torch.ones(64 << 20)  # 256 MB, more than any cache
+    with torch.inference_mode():
+        product_s = _least_seconds(lambda: left @ right)
+        read_s = _least_seconds(lambda: store.sum())
+    return Speeds(2 * 1024**3 / product_s / 1e9, store.nbytes / read_s / 1e9)
+
+
+class _Bench:
+    """One runner in one setting."""
+
+    def __init__(self, checkpoint: Checkpoint, config: EngineConfig, speeds: Speeds) -> None:
+        self._dimensions = checkpoint.dimensions
+        self._config = config
+        self._speeds = speeds
+        self._runner = ModelRunner(checkpoint, Tokenizer(checkpoint), config)
+        self._runner.warm_up()
+        self._n_requests = 0
+
+    def encoder(self, seconds: float, batch: int) -> EncoderRow:
+        """Time the encoder on `batch` windows of noise."""
+        audio = np.random.default_rng(0).normal(0, 0.1, int(seconds * SAMPLE_RATE)).astype(np.float32)
+
+        def once() -> float:
+            scheduler, plan = self._admit([audio] * batch)
+            _, effort = self._runner.run(plan)
+            return effort.encoder_ms
+
+        once()
+        flop = encoder_flop(self._dimensions, -(-len(audio) // POSITION_SAMPLES), self._config.context)
+        return EncoderRow(
+            seconds=seconds,
+            batch=batch,
+            context=self._config.context.value,
+            dtype=self._config.dtype.value,
+            ms=min(once() for _ in range(_REPEATS)) / batch,
+            floor_ms=flop / self._speeds.product_gflops / 1e6,
+        )
+
+    def decoder(self, batch: int) -> DecoderRow:
+        """Time decode steps of `batch` rows."""
+        audio = np.random.default_rng(0).normal(0, 0.1, 5 * SAMPLE_RATE).astype(np.float32)
+        scheduler, plan = self._admit([audio] * batch)
+        output, _ = self._runner.run(plan)
+        scheduler.update(plan, output)
+        for sequence in plan.prefill:  # whatever it would have said, it goes on
+            sequence.finish_reason = None
+            sequence.tokens = sequence.tokens or [0]
+        decode = Plan((), (), plan.prefill)
+        times = [self._runner.run(decode)[1].decode_ms for _ in range(_DECODE_STEPS)]
+        n_weights = decoder_weights(self._dimensions)
+        n_bytes = n_weights * (1 if self._config.dtype is Precision.INT8 else 4)
+        return DecoderRow(batch, self._config.dtype.value, min(times), n_bytes / self._speeds.read_gb_per_s / 1e6)
+
+    def _admit(self, audio: Sequence[Samples]) -> tuple[Scheduler, Plan]:
+        scheduler = Scheduler(self._config.n_slots)
+        for samples in audio:
+            self._n_requests += 1
+            window = Window(0, len(samples))
+            scheduler.submit(
+                Request("bench", self._n_requests, window, samples, (), (), "en", False, is_final=True, ready_at=0.0)
+            )
+        return scheduler, scheduler.schedule()
+
+
+def encoder_flop(dimensions: Dimensions, n_positions: int, context: Context) -> float:
+    """Return the arithmetic of one window: convolutions, layers, and the decoder's cross-attention keys and values."""
+    width, ffn = dimensions.n_state, dimensions.ffn
+    if context is Context.FULL:
+        n_positions = n_keys = dimensions.n_audio_positions
+    else:
+        n_keys = n_positions + _TAIL_KEYS - n_positions // 8
+    convolutions = 2 * 3 * n_positions * (2 * dimensions.n_mels * width + width * width)
+    layer = 2 * n_positions * (4 * width * width + 2 * width * ffn) + 4 * n_positions * n_keys * width
+    cross = 4 * n_positions * width * width
+    return convolutions + dimensions.n_encoder_layers * layer + dimensions.n_decoder_layers * cross
+
+
+def decoder_weights(dimensions: Dimensions) -> int:
+    """Return how many weights one decode step reads; keys and values of cross-attention are there already."""
+    width, ffn = dimensions.n_state, dimensions.ffn
+    layer = 6 * width * width + 2 * width * ffn
+    return dimensions.n_decoder_layers * layer + dimensions.n_vocab * width
+
+
+def _least_seconds(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
