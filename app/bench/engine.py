@@ -20,7 +20,7 @@ from app.bench.report import Report
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Context, EngineConfig, Precision
 from engine.registry import load_model
-from engine.runner import ModelRunner
+from engine.runner import ModelRunner, default_threads
 from engine.scheduler import Plan, Scheduler
 from engine.tokenizer import Tokenizer
 from engine.types import POSITION_SAMPLES, SAMPLE_RATE, Request, Samples, Window
@@ -72,6 +72,7 @@ def run(
     """Measure, print both tables and, if asked, write them as JSON."""
     checkpoint = load_model(config.model)
     n_rows = max(*batches, *decode_batches)
+    torch.set_num_threads(config.n_threads or default_threads())
     speeds = measure_speeds()
     encoder_rows: list[EncoderRow] = []
     decoder_rows: list[DecoderRow] = []
