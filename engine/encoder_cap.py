@@ -1,8 +1,8 @@
 """How many positions go through the encoder at once.
 
 More windows than fit are split into several runs, whole windows only. The cap comes from an estimate of the memory that
-is free at start-up, and on a CPU from its cache; if it was too much after all, it is halved and the work goes on. Used by
-engine/runner.py.
+is free at start-up, and on a CPU from its cache; if it was too much after all, it is halved and the work goes on. Used
+by engine/runner.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.checkpoint import Dimensions
 
 _SHARE = 0.25  # of the free memory that one encoder run may take
 _CPU_POSITIONS = (
-    2_048  # on a CPU more windows at once only leave its cache: 24 windows took 1.4 times as long per window
+    2_048  # more leave a CPU's cache: 24 windows at once took 1.4 times as long per window
 )
 
 
