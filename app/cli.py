@@ -216,6 +216,44 @@ def bench_encoder(
         bench.run(config, manifest=manifest, n_requests=requests, n_rounds=rounds, output=output)
 
 
+@bench_cli.command("capacity")
+def bench_capacity(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- FLAGS...]", help="Further flags of serve, behind two dashes.")
+    ] = None,
+    model: ModelName = _DEFAULTS.model,
+    device: DeviceName = _DEFAULTS.device,
+    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="A server that runs already; without, one is started.")
+    ] = None,
+    streams: Annotated[int | None, typer.Option(min=1, help="Measure this many; without, search the most.")] = None,
+    max_streams: Annotated[int, typer.Option(min=1, help="The search goes no further.")] = 256,
+    duration_s: Annotated[float, typer.Option(min=8, help="How long each speaker goes on.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of order, pauses and offsets.")] = 1,
+    manifest: Annotated[Path, typer.Option(help="Table of recordings with references.")] = DEFAULT_MANIFEST,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write all figures as JSON.")] = None,
+) -> None:
+    """Find how many live speakers a server serves in time."""
+    from app.bench import capacity as bench
+    from app.bench.clips import ClipError
+    from app.bench.process import ServerFailed
+    from app.media import MediaError
+
+    with _named(EngineError, ClipError, MediaError, ServerFailed):
+        options = bench.Options(
+            engine=EngineConfig(model=model, device=device, pause_ms=pause_ms),
+            manifest=manifest,
+            flags=tuple(flags or ()),
+            url=url,
+            n_streams=streams,
+            max_streams=max_streams,
+            duration_s=duration_s,
+            seed=seed,
+        )
+        bench.run(options, output=output)
+
+
 @contextmanager
 def _named(*errors: type[Exception]) -> Iterator[None]:
     """Print these errors as one sentence and exit with code 2."""
