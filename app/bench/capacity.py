@@ -187,8 +187,8 @@ def measure_point(
     counted, used = scrape.fetch(_http(url, "/metrics")), cpu_times(pid)
     traces = run_load(native.NativeDialect(url), [Part(stream.offset_s, stream.audio) for stream in streams])
     used_after, counted_after = cpu_times(pid), scrape.fetch(_http(url, "/metrics"))
-    quality = judge(streams, traces, [_heard(trace) for trace in traces], warm_up_s=_warm_up_s(options.duration_s))
-    since = _warm_up_s(options.duration_s)
+    quality = judge(streams, traces, [_heard(trace) for trace in traces], warm_up_s=warm_up_s(options.duration_s))
+    since = warm_up_s(options.duration_s)
     delays = [d for trace in traces for end, d in native.finalisation_s(trace.messages) if end >= since]
     after_pause = Distribution.of(delay - options.engine.pause_ms / 1000 for delay in delays)
     return Point(
@@ -209,7 +209,8 @@ def _heard(trace: Trace) -> Heard:
     return Heard(native.to_updates(trace.messages), trace.fault or native.fault(trace.messages))
 
 
-def _warm_up_s(duration_s: float) -> float:
+def warm_up_s(duration_s: float) -> float:
+    """How much of the beginning is not judged."""
     return min(10.0, duration_s / 6)
 
 

@@ -153,7 +153,7 @@ async def _converse(dialect: Dialect, number: int, packets: Sequence[bytes], beg
 async def _send(socket: ClientConnection, packets: Sequence[bytes], begin: float, trace: Trace) -> None:
     """Send each packet when its last sample has been said."""
     loop = asyncio.get_running_loop()
-    free_at = begin  # the server has taken the packet before
+    free_at = loop.time()  # the server has greeted, or has taken the packet before
     for number, packet in enumerate(packets, start=1):
         due = begin + number * PACKET_SAMPLES / SAMPLE_RATE
         await asyncio.sleep(due - loop.time())

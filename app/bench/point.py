@@ -24,6 +24,11 @@ class Heard:
     updates: Sequence[Update]
     fault: str | None
 
+    @property
+    def text(self) -> str:
+        """What stood there in the end; some servers never call their last words final."""
+        return self.updates[-1].shown if self.updates else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Quality:
@@ -36,11 +41,11 @@ class Quality:
             were shown, were final.
         drift_s_per_min: growth of the word delay.
         words_shown: share of the words of the offline decoding that were shown at some time.
-        wer, offline_wer: of the final text, and of the padded offline decoding of the same recordings.
+        wer, offline_wer: of the text in the end, and of the padded offline decoding of the same recordings.
         lateness: of the load generator itself.
         held_up_s: longest time that a server took to accept a packet.
         faults: why conversations ended early.
-        lost_phrases: recordings of which nothing at all got into the final text.
+        lost_phrases: recordings of which nothing at all is in the text in the end.
     """
 
     word: Distribution
@@ -85,10 +90,9 @@ def judge(streams: Sequence[Stream], traces: Sequence[Trace], heard: Sequence[He
         committed += [late for _, late in word_delays(stream.words, committed_at, since_s=warm_up_s)]
         final += [late for _, late in word_delays(stream.words, final_at, since_s=warm_up_s)]
         phrase_shown += phrase_delays(stream.phrases, shown_at, since_s=warm_up_s)[0]
-        in_time, never = phrase_delays(stream.phrases, final_at, since_s=warm_up_s)
-        phrase_final += in_time
-        lost += never
-    texts = [one.updates[-1].final if one.updates else "" for one in heard]
+        phrase_final += phrase_delays(stream.phrases, final_at, since_s=warm_up_s)[0]
+        lost += phrase_delays(stream.phrases, first_seen(stream.words, [(math.inf, one.text)]), since_s=0)[1]
+    texts = [one.text for one in heard]
     references = [stream.reference for stream in streams]
     return Quality(
         word=Distribution.of(late for _, late in words),
