@@ -35,7 +35,7 @@ from engine.config import EngineConfig
 _IDLE_TIMEOUT_S = 180.0  # for a server that was overloaded to answer all it holds
 _RETRY_S = 0.5
 _SPARE_SESSIONS = 8
-TABLE_WIDTH = 120  # characters that the tables need
+TABLE_WIDTH = 140  # characters that the tables need
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ do. How late it was itself is part of the result. Knows servers only by their `D
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ PACKET_SAMPLES = SAMPLE_RATE // 10
 _LEAD_S = 1.0  # to connect everybody before the first packet
 _CONNECT_TIMEOUT_S = 30.0
 _ANSWER_TIMEOUT_S = 60.0  # after the last packet
+_PRIORITY = -10
 _HELD_UP_S = 0.02  # a send that takes longer waits for the server
 
 
@@ -98,8 +101,14 @@ class Trace:
 def run_load(dialect: Dialect, parts: Sequence[Part]) -> list[Trace]:
     """Let all speak, in another process; returns once all are answered."""
     spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=spawning) as process:
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawning, initializer=_take_precedence) as process:
         return process.submit(speak, dialect, parts).result()
+
+
+def _take_precedence() -> None:
+    """Go before the server where both share the cores, as a machine of its own would; only root may."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
 
 
 def speak(dialect: Dialect, parts: Sequence[Part]) -> list[Trace]:
