@@ -269,6 +269,92 @@ def bench_readme(
         typer.echo(f"{readme}: {name}")
 
 
+@bench_cli.command("capacity")
+def bench_capacity(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- FLAGS...]", help="Further flags of serve, behind two dashes.")
+    ] = None,
+    model: ModelName = _DEFAULTS.model,
+    device: DeviceName = _DEFAULTS.device,
+    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="A server that runs already; without, one is started.")
+    ] = None,
+    streams: Annotated[int | None, typer.Option(min=1, help="Measure this many; without, search the most.")] = None,
+    max_streams: Annotated[int, typer.Option(min=1, help="The search goes no further.")] = 256,
+    duration_s: Annotated[float, typer.Option(min=8, help="How long each speaker goes on.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of order, pauses and offsets.")] = 1,
+    manifest: Annotated[Path, typer.Option(help="Table of recordings with references.")] = DEFAULT_MANIFEST,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write all figures as JSON.")] = None,
+) -> None:
+    """Find how many live speakers a server serves in time."""
+    from app.bench import capacity as bench
+    from app.bench.clips import ClipError
+    from app.bench.process import ServerFailed
+    from app.media import MediaError
+
+    with _named(EngineError, ClipError, MediaError, ServerFailed):
+        options = bench.Options(
+            engine=EngineConfig(model=model, device=device, pause_ms=pause_ms),
+            manifest=manifest,
+            flags=tuple(flags or ()),
+            url=url,
+            n_streams=streams,
+            max_streams=max_streams,
+            duration_s=duration_s,
+            seed=seed,
+        )
+        bench.run(options, output=output)
+
+
+@bench_cli.command("peers")
+def bench_peers(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- FLAGS...]", help="Further flags of serve, behind two dashes.")
+    ] = None,
+    model: ModelName = _DEFAULTS.model,
+    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
+    streams: Annotated[
+        list[int] | None, typer.Option(min=1, help="How many speakers at once; repeatable. [default: 1 2 4 8]")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Take only servers with this in their name; repeatable.")
+    ] = None,
+    duration_s: Annotated[float, typer.Option(min=8, help="How long each speaker goes on.")] = 60.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 2,
+    file_minutes: Annotated[float, typer.Option(min=0, help="Audio for the files; 0 leaves them out.")] = 30.0,
+    peers_dir: Annotated[Path, typer.Option(help="Where the others are installed; kept.")] = Path(".peers"),
+    torch_index: Annotated[
+        str | None, typer.Option(metavar="URL", help="Package index with a CPU build of torch, which some need.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of order, pauses and offsets.")] = 1,
+    manifest: Annotated[Path, typer.Option(help="Table of recordings with references.")] = DEFAULT_MANIFEST,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write all figures as JSON.")] = None,
+) -> None:
+    """Compare with whisper-live, whisperlivekit and faster-whisper, installed from PyPI, on the CPU."""
+    from app.bench import peers as bench
+    from app.bench.clips import ClipError
+    from app.bench.peer_environment import PeerUnavailable
+    from app.bench.process import ServerFailed
+    from app.media import MediaError
+
+    with _named(EngineError, ClipError, MediaError, ServerFailed, PeerUnavailable):
+        options = bench.Options(
+            engine=EngineConfig(model=model, device=Device.CPU, pause_ms=pause_ms),
+            manifest=manifest,
+            peers_dir=peers_dir,
+            flags=tuple(flags or ()),
+            torch_index=torch_index,
+            streams=tuple(streams or (1, 2, 4, 8)),
+            only=tuple(only or ()),
+            duration_s=duration_s,
+            n_rounds=rounds,
+            file_minutes=file_minutes,
+            seed=seed,
+        )
+        bench.run(options, output=output)
+
+
 @contextmanager
 def _named(*errors: type[Exception]) -> Iterator[None]:
     """Print these errors as one sentence and exit with code 2."""

@@ -114,6 +114,8 @@ class _Metrics:
         self.encoder = histogram(
             "encoder_duration_seconds", "Encoder time per tick, features included", _SECONDS_BUCKETS
         )
+        self.encoder_positions = counter("encoder_positions", "20-ms positions encoded")
+        self.decoder_batch = histogram("decoder_batch_size", "Rows per tick in which the decoder ran", _BATCH_BUCKETS)
         self.decoder = histogram("decoder_duration_seconds", "Prefill and decode time per tick", _SECONDS_BUCKETS)
         self.tokens = counter("decoder_tokens", "Text tokens gained")
         self.queue_wait = histogram(
@@ -197,9 +199,11 @@ class Telemetry:
             metrics.queue_wait.observe(wait_ms / 1000)
         if stats.decode_rows:
             metrics.decoder.observe(stats.decode_ms / 1000)
+            metrics.decoder_batch.observe(stats.decode_rows)
         if stats.encoder_batch:
             metrics.encoder_batch.observe(stats.encoder_batch)
             metrics.encoder.observe(stats.encoder_ms / 1000)
+            metrics.encoder_positions.inc(stats.encoder_positions)
             self._ticks.append(_drawn(stats))
 
     # ------------------------------------------------------------------------------------------- what is told

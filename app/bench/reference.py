@@ -1,0 +1,110 @@
+"""What a benchmark holds the servers against: the words of each recording, when they end, and the offline transcript.
+
+Every recording is decoded once, whole, padded to 30 s, without a server: the error rate of this is the one to reach,
+and its word times say when a word was over for all servers alike, whatever they claim themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.bench.clips import Clip
+from engine.config import Context, EngineConfig
+from engine.endpoint import BLOCK_SAMPLES, EndpointRules
+from engine.registry import load_model
+from engine.runner import ModelRunner
+from engine.scheduler import Scheduler
+from engine.tokenizer import Tokenizer
+from engine.types import SAMPLE_RATE, Request, Samples, Window
+from engine.vad import SpeechDetector
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWord:
+    """One word, lower case and without punctuation, and the second at which it has been said."""
+
+    word: str
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownClip:
+    """A recording and what is known of it.
+
+    Attributes:
+        offline: text of the padded offline decoding.
+        words: of `offline`; times count from the start of the recording.
+        speech_end_s: end of the last block that the speech detector takes for speech.
+    """
+
+    clip: Clip
+    offline: str
+    words: tuple[TimedWord, ...]
+    speech_end_s: float
+
+
+def plain_words(text: str) -> list[str]:
+    """Split text into lower-case words without punctuation; apostrophes stay."""
+    letters = "".join(c if c.isalnum() or c == "'" else " " for c in text.lower())
+    return [word for part in letters.split() if (word := part.strip("'"))]
+
+
+def know_clips(clips: Sequence[Clip], config: EngineConfig) -> list[KnownClip]:
+    """Decode all recordings offline.
+
+    Args:
+        config: names model and device; every window is padded, whatever it says of the context.
+    """
+    checkpoint = load_model(config.model)
+    tokenizer = Tokenizer(checkpoint)
+    runner = ModelRunner(checkpoint, tokenizer, replace(config, context=Context.FULL, n_slots=1))
+    detector = SpeechDetector()
+    known = []
+    for number, clip in enumerate(clips):
+        text, words = _decode(runner, tokenizer, _to_request(number, clip))
+        known.append(KnownClip(clip, text, tuple(words), _speech_end_s(detector, clip.audio)))
+    return known
+
+
+def _decode(runner: ModelRunner, tokenizer: Tokenizer, request: Request) -> tuple[str, Iterable[TimedWord]]:
+    scheduler = Scheduler(1)
+    scheduler.submit(request)
+    while True:
+        plan = scheduler.schedule()
+        output, _ = runner.run(plan)
+        finished = scheduler.update(plan, output)
+        runner.align(finished)
+        scheduler.release(finished)
+        for sequence in finished:
+            said = [
+                TimedWord(part, (word.end - request.window.start) / SAMPLE_RATE)
+                for word in sequence.words
+                for part in plain_words(word.text)
+            ]
+            return tokenizer.decode(sequence.tokens).strip(), said
+
+
+def _to_request(number: int, clip: Clip) -> Request:
+    return Request(
+        session_id="reference",
+        utterance_id=number,
+        window=Window(number, number + len(clip.audio)),  # its own on the clock, so that no row is taken for held
+        audio=clip.audio,
+        prefix=(),
+        draft=(),
+        language="en",
+        wants_words=True,
+        is_final=True,
+        ready_at=float(number),
+    )
+
+
+def _speech_end_s(detector: SpeechDetector, audio: Samples) -> float:
+    """End of the last block of speech; of the recording where none is heard."""
+    blocks = audio[: len(audio) // BLOCK_SAMPLES * BLOCK_SAMPLES]
+    (probabilities,) = detector.probabilities([detector.new_state()], [blocks])
+    spoken = np.flatnonzero(probabilities >= EndpointRules().threshold)
+    return float(spoken[-1] + 1) * BLOCK_SAMPLES / SAMPLE_RATE if len(spoken) else len(audio) / SAMPLE_RATE
