@@ -20,7 +20,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from engine.engine import ModelInfo
-from engine.types import POSITION_SAMPLES, SAMPLE_RATE, TickStats
+from engine.types import TickStats
 
 LATENCY_WINDOW_S: Final = 60.0
 HISTORY_S: Final = 120.0  # of ticks that a new viewer gets
@@ -105,7 +105,6 @@ class _Metrics:
         self.audio = counter("audio_received_seconds", "Audio received")
         self.errors = counter("errors", "Conversations ended by an error", "code")
         self.ticks = counter("ticks", "Rounds of the engine")
-        self.encoded = counter("encoder_audio_seconds", "Audio encoded, repeats and margins included")
         self.retries = counter("retries", "Windows run again with full context because their text looked wrong")
         self.tick = histogram("tick_duration_seconds", "One round of the engine", _SECONDS_BUCKETS)
         self.encoder_batch = histogram(
@@ -192,7 +191,6 @@ class Telemetry:
         metrics.ticks.inc()
         metrics.tick.observe(stats.duration_ms / 1000)
         metrics.tokens.inc(stats.decode_tokens)
-        metrics.encoded.inc(stats.encoder_positions * POSITION_SAMPLES / SAMPLE_RATE)
         metrics.retries.inc(stats.retries)
         metrics.queue_depth.set(stats.waiting)
         for wait_ms in stats.queue_wait_ms:

@@ -15,9 +15,7 @@ import torch
 from engine.checkpoint import Dimensions
 
 _SHARE = 0.25  # of the free memory that one encoder run may take
-_CPU_POSITIONS = (
-    2_048  # more leave a CPU's cache: 24 windows at once took 1.4 times as long per window
-)
+_CPU_POSITIONS = 2_048  # more leave a CPU's cache: 24 windows at once took 1.4 times as long per window
 
 
 class EncoderCap:

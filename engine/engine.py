@@ -53,6 +53,11 @@ _SESSION_FAULT = "The transcription of this session failed. Please start it agai
 class Runner(Protocol):
     """Turns plans into tokens: engine/runner.py, or a script in tests."""
 
+    @property
+    def max_positions(self) -> int | None:
+        """Encoder positions that are worth admitting at once; None is no bound."""
+        ...
+
     def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
         """Do what the plan says."""
         ...
@@ -99,7 +104,10 @@ class Engine:
         self._detector = detector
         self._vocabulary = vocabulary
         self._scheduler = Scheduler(
-            config.n_slots, freeze_after=int(config.freeze_after_s * SAMPLE_RATE), admit_every=_ADMIT_EVERY
+            config.n_slots,
+            freeze_after=int(config.freeze_after_s * SAMPLE_RATE),
+            admit_every=_ADMIT_EVERY,
+            max_positions=runner.max_positions,
         )
         self._streams: dict[str, _Stream] = {}
         self._untold: list[SessionEvent] = []  # of faults between two ticks
@@ -162,6 +170,8 @@ class Engine:
         self._listen(events)
         self._ask(now, events)
         plan = self._scheduler.schedule()
+        for sequence in plan.prefill:
+            self._streams[sequence.request.session_id].session.start(sequence.request)
         effort = Effort()
         if not plan.is_empty:
             output, effort = self._runner.run(plan)

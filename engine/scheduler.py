@@ -172,17 +172,21 @@ class StepOutput:
 class Scheduler:
     """Call `submit` and `abort` between ticks; per tick `schedule`, run the plan, `update`, `release`."""
 
-    def __init__(self, n_slots: int, *, freeze_after: int = 0, admit_every: int = 1) -> None:
+    def __init__(
+        self, n_slots: int, *, freeze_after: int = 0, admit_every: int = 1, max_positions: int | None = None
+    ) -> None:
         """Make an empty scheduler.
 
         Args:
             n_slots: most sequences that run at once.
             freeze_after: samples to the right of a position from which on partials reuse it; 0 never.
             admit_every: ticks from one admission to the next while anything runs.
+            max_positions: encoder positions admitted at once, whole windows only and at least one; None is no bound.
         """
         self.slots = SlotPool(n_slots)
         self._freeze_after = freeze_after
         self._admit_every = admit_every
+        self._max_positions = max_positions
         self._ticks_since_admission = admit_every
         self._held: dict[int, Held] = {}  # by row
         self._rows: dict[tuple[str, int], int] = {}  # utterance -> the row that holds its newest window
@@ -212,15 +216,21 @@ class Scheduler:
             del self._held[row]
             self.slots.offer_first(row)
 
+    @property
+    def admits_next(self) -> bool:
+        """Whether the next `schedule` would admit what waits."""
+        return not self.running or (self._ticks_since_admission + 1 >= self._admit_every and self.slots.n_free > 0)
+
     def schedule(self) -> Plan:
         """Admit as many as there are free slots and return the plan of this tick."""
         decode = tuple(self.running)
+        admits = self.admits_next and bool(self.waiting)
         self._ticks_since_admission += 1
-        if not self.waiting or (self.running and self._ticks_since_admission < self._admit_every):
+        if not admits:
             return Plan((), (), decode)
         self._ticks_since_admission = 0
         self.waiting.sort(key=lambda s: (not s.request.is_final, s.request.ready_at))
-        n_admitted = min(len(self.waiting), self.slots.n_free)
+        n_admitted = self._n_fitting()
         prefill, self.waiting = self.waiting[:n_admitted], self.waiting[n_admitted:]
         # Rows that hold something for their utterance first, before others take them.
         encode = [s for s in sorted(prefill, key=lambda s: self._held_row(s) is None) if self._place(s)]
@@ -249,6 +259,19 @@ class Scheduler:
         for sequence in finished:
             self._leave(sequence)
         self.running = [s for s in self.running if s.status is Status.RUNNING]
+
+    def _n_fitting(self) -> int:
+        """Return how many of the waiting, the first of them, have slots and stay within the bound of positions."""
+        n_positions = 0
+        candidates = self.waiting[: self.slots.n_free]
+        for n_admitted, sequence in enumerate(candidates):
+            row = self._held_row(sequence)
+            first = self._first_position(sequence.request, None if row is None else self._held[row])
+            window = sequence.request.window
+            n_positions += (window.end - window.start) // POSITION_SAMPLES - first
+            if self._max_positions is not None and n_positions > self._max_positions and n_admitted:
+                return n_admitted
+        return len(candidates)
 
     def _held_row(self, sequence: Sequence) -> int | None:
         """Return the free row that holds audio of the sequence's utterance."""

@@ -72,6 +72,7 @@ class Utterance:
         start: first sample, pre-roll included.
         end: one past the last sample of speech; None while the speaker goes on.
         over_at: the sample at which the end was known.
+        in_flight: the newest request that is not answered; `is_started` once it is being computed.
         answered: the newest result and what it answers.
         shown: committed and tentative text of the last partial.
         final: set once the text is final, until it may be emitted.
@@ -85,6 +86,7 @@ class Utterance:
     over_at: int = 0
     reason: EndReason = EndReason.PAUSE
     in_flight: Request | None = None
+    is_started: bool = False
     answered: tuple[Request, Hypothesis] | None = None
     revision: int = 0
     shown: tuple[str, str] = ("", "")
@@ -177,23 +179,34 @@ class Session:
     def advance(self, now: float) -> tuple[list[Request], list[Event]]:
         """Ask for what is worth decoding now, and emit what needs no decoding.
 
+        A request that still waits is asked again with the newest audio; the newer one takes its place.
+
         Args:
             now: any monotonic clock; stamped on requests.
         """
         requests = []
         for utterance in self._utterances:
             if utterance.final is None and (request := self._next_request(utterance, now)):
-                utterance.in_flight = request
+                utterance.in_flight, utterance.is_started = request, False
                 requests.append(request)
         return requests, self._emit_finals() + self._emit_progress()
+
+    def start(self, request: Request) -> None:
+        """The request is being computed: nothing newer takes its place but the final."""
+        for utterance in self._utterances:
+            if utterance.in_flight is request:
+                utterance.is_started = True
 
     def _next_request(self, utterance: Utterance, now: float) -> Request | None:
         if utterance.end is not None:
             return self._final_request(utterance, now)
         window = self._window(utterance)
-        if utterance.in_flight or not self._is_due(utterance, window):
+        waiting = utterance.in_flight
+        if waiting is None:
+            return self._request(utterance, window, now, is_final=False) if self._is_due(utterance, window) else None
+        if utterance.is_started or waiting.window == window:
             return None
-        return self._request(utterance, window, now, is_final=False)
+        return self._request(utterance, window, waiting.ready_at, is_final=False)
 
     def _final_request(self, utterance: Utterance, now: float) -> Request | None:
         """Ask for the final text, unless nothing was said, or it was asked for during the pause."""

@@ -198,6 +198,8 @@ class ScriptedRunner:
     plans: list[Plan] = field(default_factory=list)
     fault: Exception | None = None
 
+    max_positions = None
+
     def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
         self.plans.append(plan)
         if self.fault is not None:

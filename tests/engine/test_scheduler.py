@@ -435,3 +435,10 @@ def test_while_rows_run_others_are_admitted_every_few_ticks() -> None:
         admitted.append(keys(tick(scheduler, ended=session == "g")[0].prefill))
     assert admitted == [["a"], [], [], ["b", "c", "d"], [], [], []], "four slots"
     assert keys(tick(scheduler)[0].prefill) == ["e", "f", "g"], "nothing runs any more"
+
+
+def test_no_more_positions_are_admitted_at_once_than_the_bound_but_for_a_window_that_is_longer() -> None:
+    scheduler = Scheduler(8, max_positions=200)
+    for session, seconds in zip("abcd", (2, 2, 1, 9), strict=True):  # 50 positions a second
+        scheduler.submit(growing(seconds, session))
+    assert [keys(tick(scheduler)[0].prefill) for _ in range(3)] == [["a", "b"], ["c"], ["d"]]

@@ -115,6 +115,7 @@ class Play:
         audio = self.decoder.recording.samples[window.start : window.end]
         assert np.array_equal(request.audio[: len(audio)], audio) and not request.audio[len(audio) :].any()
         self.requests.append(request)
+        self.session.start(request)
         assert isinstance(self.delays, itertools.chain)
         self.pending.append((self.n_rounds + next(self.delays), request))
 
@@ -372,6 +373,24 @@ def test_a_given_language_goes_with_every_request() -> None:
     playing.push(recording.samples)
     playing.finish()
     assert playing.requests[0].language == "de"
+
+
+def test_a_request_that_waits_is_asked_again_with_the_newest_audio() -> None:
+    session = make_session()
+    speech = steady_speech(10).samples
+    asked = []
+    for start in range(0, len(speech), ms(100)):
+        session.accept(speech[start : start + ms(100)])
+        session.hear(LevelDetector().hear(session.unheard()))
+        requests, _ = session.advance(now=float(start))
+        asked += requests
+    assert len(asked) > 10 and len({request.ready_at for request in asked}) == 1, "it keeps its place in the queue"
+    ends = [request.window.end for request in asked]
+    assert ends == sorted(set(ends))
+    session.start(asked[-1])
+    session.accept(speech)
+    session.hear(LevelDetector().hear(session.unheard()))
+    assert session.advance(now=0.0)[0] == []
 
 
 def test_answered_audio_is_forgotten() -> None:
