@@ -130,7 +130,7 @@ def whisper_live_kit(folder: Path, weights: Weights, *, policy: str, n_threads: 
 
     return Arm(
         name=f"whisperlivekit {policy} t{n_threads}",
-        settings=f"{peer_environment.WHISPER_LIVE_KIT.package}, {n_threads} threads, PCM input, CTranslate2 in its fastest "
+        settings=f"{peer_environment.WHISPER_LIVE_KIT.package}, {n_threads} threads, PCM input, CTranslate2 in best "
         + ("type as encoder, torch as decoder, greedy" if policy == "simulstreaming" else "type, beam 1"),
         command=command,
         ready_url="http://127.0.0.1:{port}/health",
