@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -317,6 +318,9 @@ def bench_peers(
     streams: Annotated[
         list[int] | None, typer.Option(min=1, help="How many speakers at once; repeatable. [default: 1 2 4 8]")
     ] = None,
+    peer_threads: Annotated[
+        list[int] | None, typer.Option(min=1, help="Threads of the others; repeatable. [default: 1 and one per core]")
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Take only servers with this in their name; repeatable.")
     ] = None,
@@ -345,6 +349,7 @@ def bench_peers(
             peers_dir=peers_dir,
             flags=tuple(flags or ()),
             torch_index=torch_index,
+            peer_threads=tuple(peer_threads or sorted({1, os.cpu_count() or 1})),
             streams=tuple(streams or (1, 2, 4, 8)),
             only=tuple(only or ()),
             duration_s=duration_s,

@@ -1,13 +1,12 @@
 """Who takes part in `tickscribe bench peers`: how each server is started, and by which protocol it is spoken to.
 
-Every arm has the same weights, int8 on the CPU, beam 1 where it has beams, no temperature fallback where it has one,
-and as many threads as there are cores. Where a peer has no flag for one of these, its default is set in the script that
-starts it; what favours it is chosen: no limit on clients or on the time of a connection.
+Every arm has the same weights, int8 on the CPU, beam 1 where it has beams and no temperature fallback where it has one.
+How many threads serve a peer best is for the run to find out. Where a peer has no flag for one of these, the script
+that starts it sets it; what favours it is chosen: no limit on clients or on the time of a connection.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,15 @@ TranscriptionServer().run(
     max_clients=1000, max_connection_time=36000, batch_enabled=batched, batch_max_queue_wait_s=1e9,
     batch_max_admissions_per_s=1e9,
 )
+"""
+
+# whisperlivekit's LocalAgreement asks faster-whisper for five beams, without a flag to change it.
+_WHISPER_LIVE_KIT = """
+import runpy
+from faster_whisper import WhisperModel
+transcribe = WhisperModel.transcribe
+WhisperModel.transcribe = lambda self, audio, **settings: transcribe(self, audio, **settings | {"beam_size": 1})
+runpy.run_module("whisperlivekit.basic_server", run_name="__main__")
 """
 
 
@@ -78,7 +86,7 @@ def ours(model: str, pause_ms: int, flags: Sequence[str]) -> Arm:
     )
 
 
-def whisper_live(folder: Path, weights: Weights, *, batched: bool, torch_index: str | None) -> Arm:
+def whisper_live(folder: Path, weights: Weights, *, batched: bool, n_threads: int, torch_index: str | None) -> Arm:
     """WhisperLive in its default mode (one model, one client after the other) or its batch mode.
 
     Raises:
@@ -88,11 +96,11 @@ def whisper_live(folder: Path, weights: Weights, *, batched: bool, torch_index: 
     mode = "batched" if batched else "default"
 
     def command(port: int) -> list[str]:
-        return [*_environment(), str(python), "-c", _WHISPER_LIVE, str(port), str(weights.ctranslate2), mode]
+        return [*_environment(n_threads), str(python), "-c", _WHISPER_LIVE, str(port), str(weights.ctranslate2), mode]
 
     return Arm(
-        name=f"whisper-live {mode}",
-        settings=f"{peer_environment.WHISPER_LIVE.package}, VAD on, one shared model, beam 1, no fallback"
+        name=f"whisper-live {mode} t{n_threads}",
+        settings=f"{peer_environment.WHISPER_LIVE.package}, {n_threads} threads, VAD on, one model, beam 1, no fallback"
         + (", at most 16 per batch, 50 ms" if batched else ""),
         command=command,
         ready_url="tcp://127.0.0.1:{port}",
@@ -101,7 +109,7 @@ def whisper_live(folder: Path, weights: Weights, *, batched: bool, torch_index: 
     )
 
 
-def whisper_live_kit(folder: Path, weights: Weights, *, policy: str, torch_index: str | None) -> Arm:
+def whisper_live_kit(folder: Path, weights: Weights, *, policy: str, n_threads: int, torch_index: str | None) -> Arm:
     """WhisperLiveKit with one of its policies: simulstreaming (AlignAtt, its default) or localagreement.
 
     Raises:
@@ -117,13 +125,13 @@ def whisper_live_kit(folder: Path, weights: Weights, *, policy: str, torch_index
     flags += ["--warmup-file", "", "-l", "WARNING"]
 
     def command(port: int) -> list[str]:
-        program = [*_environment(), str(python), "-m", "whisperlivekit.basic_server"]
+        program = [*_environment(n_threads), str(python), "-c", _WHISPER_LIVE_KIT]
         return [*program, "--host", "127.0.0.1", "--port", str(port), *flags, *model]
 
     return Arm(
-        name=f"whisperlivekit {policy}",
-        settings=f"{peer_environment.WHISPER_LIVE_KIT.package}, PCM input, CTranslate2 picks its type"
-        + (", greedy, encoder in CTranslate2" if policy == "simulstreaming" else ", beam 5 (fixed in its source)"),
+        name=f"whisperlivekit {policy} t{n_threads}",
+        settings=f"{peer_environment.WHISPER_LIVE_KIT.package}, {n_threads} threads, PCM input, CTranslate2 in best "
+        + ("type as encoder, torch as decoder, greedy" if policy == "simulstreaming" else "type, beam 1"),
         command=command,
         ready_url="http://127.0.0.1:{port}/health",
         dialect=lambda port: WhisperLiveKitDialect(f"ws://127.0.0.1:{port}/asr"),
@@ -135,6 +143,6 @@ def _judged_by(to_updates: Callable[[Sequence[Message]], list[Update]], trace: T
     return Heard(to_updates(trace.messages), trace.fault)
 
 
-def _environment() -> list[str]:
-    """Run what follows without looking for models on the network, with a thread per core in CTranslate2."""
-    return ["env", "HF_HUB_OFFLINE=1", f"OMP_NUM_THREADS={os.cpu_count() or 1}"]
+def _environment(n_threads: int) -> list[str]:
+    """Run what follows without looking for models on the network, with so many threads in CTranslate2 and torch."""
+    return ["env", "HF_HUB_OFFLINE=1", f"OMP_NUM_THREADS={n_threads}"]

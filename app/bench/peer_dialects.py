@@ -26,7 +26,7 @@ class WhisperLiveDialect:
     """JSON options, float32 frames, END_OF_AUDIO; the server sends its last segments again on every pass."""
 
     url: str
-    quiet_s: float | None = 3.0  # END_OF_AUDIO drops what is not answered yet
+    quiet_s: float | None = 10.0  # END_OF_AUDIO drops what is not answered yet
 
     async def greet(self, socket: ClientConnection, number: int) -> None:
         """Send the options that whisper-live's own client sends, and wait for SERVER_READY."""

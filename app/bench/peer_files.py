@@ -25,10 +25,10 @@ _TIMEOUT_S = 3600.0
 
 # Model and files, then one JSON object: seconds without loading the model, and the texts.
 _FASTER_WHISPER = """
-import json, os, sys, time
+import json, sys, time
 from faster_whisper import BatchedInferencePipeline, WhisperModel
-model_path, batch_size, *paths = sys.argv[1:]
-model = WhisperModel(model_path, device="cpu", compute_type="int8", cpu_threads=os.cpu_count())
+model_path, batch_size, n_threads, *paths = sys.argv[1:]
+model = WhisperModel(model_path, device="cpu", compute_type="int8", cpu_threads=int(n_threads))
 settings = dict(language="en", beam_size=1, temperature=0.0, vad_filter=True, condition_on_previous_text=False)
 if int(batch_size):
     pipeline = BatchedInferencePipeline(model)
@@ -97,7 +97,7 @@ def our_transcriber(model: str, flags: Sequence[str]) -> Transcriber:
 
 
 def faster_whisper_transcriber(
-    folder: Path, weights: Weights, *, batch_size: int, torch_index: str | None
+    folder: Path, weights: Weights, *, batch_size: int, n_threads: int, torch_index: str | None
 ) -> Transcriber:
     """faster-whisper in int8: its batched pipeline, or with batch size 0 one window after the other.
 
@@ -108,7 +108,7 @@ def faster_whisper_transcriber(
 
     def transcribe(paths: Sequence[Path]) -> tuple[float, list[str]]:
         command = ["env", "HF_HUB_OFFLINE=1", str(python), "-c", _FASTER_WHISPER, str(weights.ctranslate2)]
-        answer = json.loads(_output([*command, str(batch_size), *map(str, paths)]).splitlines()[-1])
+        answer = json.loads(_output([*command, str(batch_size), str(n_threads), *map(str, paths)]).splitlines()[-1])
         return answer["seconds"], answer["texts"]
 
     return transcribe

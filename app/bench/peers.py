@@ -12,6 +12,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -56,6 +57,7 @@ class Options:
         flags: its further flags.
         peers_dir: cache of the peers' environments.
         torch_index: package index with a CPU build of torch; None takes pip's own.
+        peer_threads: every number of threads to give to peers.
         streams: every N to measure.
         only: names of arms must contain one of these; empty takes all.
         file_minutes: audio for the files; 0 leaves them out.
@@ -66,6 +68,7 @@ class Options:
     peers_dir: Path
     flags: tuple[str, ...] = ()
     torch_index: str | None = None
+    peer_threads: tuple[int, ...] = (1, 2)
     streams: tuple[int, ...] = (1, 2, 4, 8)
     only: tuple[str, ...] = ()
     duration_s: float = 60.0
@@ -140,31 +143,48 @@ def run(options: Options, *, output: Path | None = None) -> None:
 
 
 def _arm_makers(options: Options, weights: Weights) -> dict[str, Callable[[], Arm]]:
-    engine, folder, index = options.engine, options.peers_dir, options.torch_index
-    return {
-        "tickscribe": lambda: peer_arms.ours(engine.model, engine.pause_ms, options.flags),
-        "whisper-live default": lambda: peer_arms.whisper_live(folder, weights, batched=False, torch_index=index),
-        "whisper-live batched": lambda: peer_arms.whisper_live(folder, weights, batched=True, torch_index=index),
-        "whisperlivekit simulstreaming": lambda: peer_arms.whisper_live_kit(
-            folder, weights, policy="simulstreaming", torch_index=index
-        ),
-        "whisperlivekit localagreement": lambda: peer_arms.whisper_live_kit(
-            folder, weights, policy="localagreement", torch_index=index
-        ),
+    """Every server by its name, a peer once for each number of threads."""
+    engine, folder = options.engine, options.peers_dir
+
+    def live(batched: bool, n_threads: int) -> Arm:
+        return peer_arms.whisper_live(
+            folder, weights, batched=batched, n_threads=n_threads, torch_index=options.torch_index
+        )
+
+    def kit(policy: str, n_threads: int) -> Arm:
+        return peer_arms.whisper_live_kit(
+            folder, weights, policy=policy, n_threads=n_threads, torch_index=options.torch_index
+        )
+
+    makers: dict[str, Callable[[], Arm]] = {
+        "tickscribe": lambda: peer_arms.ours(engine.model, engine.pause_ms, options.flags)
     }
+    for n in options.peer_threads:
+        makers[f"whisper-live default t{n}"] = partial(live, False, n)
+        makers[f"whisper-live batched t{n}"] = partial(live, True, n)
+        makers[f"whisperlivekit simulstreaming t{n}"] = partial(kit, "simulstreaming", n)
+        makers[f"whisperlivekit localagreement t{n}"] = partial(kit, "localagreement", n)
+    return makers
 
 
 def _transcriber_makers(options: Options, weights: Weights) -> dict[str, Callable[[], tuple[str, Transcriber]]]:
-    def faster_whisper(name: str, batch_size: int) -> tuple[str, Transcriber]:
+    def faster_whisper(name: str, batch_size: int, n_threads: int) -> tuple[str, Transcriber]:
         return name, faster_whisper_transcriber(
-            options.peers_dir, weights, batch_size=batch_size, torch_index=options.torch_index
+            options.peers_dir,
+            weights,
+            batch_size=batch_size,
+            n_threads=n_threads,
+            torch_index=options.torch_index,
         )
 
-    return {
-        "tickscribe": lambda: ("tickscribe file --pace 0", our_transcriber(options.engine.model, options.flags)),
-        "faster-whisper batched": lambda: faster_whisper("faster-whisper batched (8)", 8),
-        "faster-whisper sequential": lambda: faster_whisper("faster-whisper sequential", 0),
+    makers: dict[str, Callable[[], tuple[str, Transcriber]]] = {
+        "tickscribe": lambda: ("tickscribe file --pace 0", our_transcriber(options.engine.model, options.flags))
     }
+    for n in options.peer_threads:
+        for batch_size in (0, 8, 16):
+            name = f"faster-whisper {f'batched {batch_size}' if batch_size else 'sequential'} t{n}"
+            makers[name] = partial(faster_whisper, name, batch_size, n)
+    return makers
 
 
 def _available(
