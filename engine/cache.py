@@ -78,7 +78,7 @@ class KVCache:
         key_store, value_store = self._text[layer]
         key_store[at, :, positions] = keys
         value_store[at, :, positions] = values
-        return rows.pick(key_store)[:, :, :n_keys], rows.pick(value_store)[:, :, :n_keys]
+        return rows.pick(key_store[:, :, :n_keys]), rows.pick(value_store[:, :, :n_keys])
 
     # ------------------------------------------------------------------------------------------------ audio
 
