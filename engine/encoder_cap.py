@@ -1,8 +1,7 @@
 """How many positions go through the encoder at once.
 
 More windows than fit are split into several runs, whole windows only. The cap comes from an estimate of the memory that
-is free at start-up, and on a CPU from its cache; if it was too much after all, it is halved and the work goes on. Used
-by engine/runner.py.
+is free at start-up; if that was too much after all, it is halved and the work goes on. Used by engine/runner.py.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import torch
 from engine.checkpoint import Dimensions
 
 _SHARE = 0.25  # of the free memory that one encoder run may take
-_CPU_POSITIONS = 2_048  # more leave a CPU's cache: 24 windows at once took 1.4 times as long per window
 
 
 class EncoderCap:
@@ -50,9 +48,7 @@ def estimate_cap(dimensions: Dimensions, *, device: torch.device, dtype: torch.d
     before and after its activation.
     """
     per_position = (5 * dimensions.n_state + 2 * dimensions.ffn) * dtype.itemsize
-    affordable = int(_SHARE * _free_bytes(device)) // per_position
-    useful = _CPU_POSITIONS if device.type == "cpu" else affordable
-    return EncoderCap(max(dimensions.n_audio_positions, min(affordable, useful)))
+    return EncoderCap(max(dimensions.n_audio_positions, int(_SHARE * _free_bytes(device)) // per_position))
 
 
 def is_out_of_memory(fault: RuntimeError) -> bool:

@@ -59,8 +59,8 @@ class WindowEncoder:
         """Return how many positions the window takes."""
         return self._n_positions(window) - window.first_position
 
-    def encode(self, windows: Sequence[WindowInput]) -> None:
-        """Encode windows, all in one run of the encoder."""
+    def encode(self, windows: Sequence[WindowInput]) -> int:
+        """Encode windows, all in one run of the encoder; return the number of positions computed."""
         ends = [self._n_positions(window) for window in windows]
         mel = self._mel([window.audio for window in windows], max(ends))
         inputs = []
@@ -74,6 +74,7 @@ class WindowEncoder:
             self._cache.lay_out(laid_out.row, laid_out.span.stop, tail)
         encoded = self._model.encoder(inputs, self._cache)  # (P, C)
         self._write_cross(inputs, encoded, self._cache)
+        return len(encoded)
 
     def warm_up(self) -> None:
         """Make every tail there can be, so that no speaker waits for one."""

@@ -45,8 +45,6 @@ logger = logging.getLogger(__name__)
 
 SessionEvent = tuple[str, Event]  # session id and event
 
-_ADMIT_EVERY = 8  # decode steps; on two CPU cores they take about as long as one window in the encoder
-
 _SESSION_FAULT = "The transcription of this session failed. Please start it again."
 
 
@@ -106,7 +104,6 @@ class Engine:
         self._scheduler = Scheduler(
             config.n_slots,
             freeze_after=int(config.freeze_after_s * SAMPLE_RATE),
-            admit_every=_ADMIT_EVERY,
             max_positions=runner.max_positions,
         )
         self._streams: dict[str, _Stream] = {}
@@ -266,6 +263,7 @@ class Engine:
             decode_rows=len(plan.decode) + len(plan.prefill),
             decode_ms=effort.decode_ms,
             decode_tokens=effort.tokens,
+            passes=effort.passes,
             greedy_passes=effort.greedy_passes,
             queue_wait_ms=tuple(1000 * (now - s.request.ready_at) for s in plan.prefill),
         )

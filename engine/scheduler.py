@@ -7,9 +7,6 @@ There is no prefill phase and no decode phase. A sequence waits, is admitted whe
 and its prompt prefilled in that tick, together with everybody else's who was admitted), and from then on gains tokens
 in every tick until it ends. Rows join and leave the running batch at any tick.
 
-While rows run, admission happens every few ticks only. An encoder run takes as long as many decode steps; with one in
-every tick a final of twenty words would wait for twenty of them. It also lets more windows share a run.
-
 Order of admission: finals before partials, then whoever has waited longest. A partial whose utterance asks for its
 final meanwhile is worthless; it is evicted when the final is submitted.
 
@@ -172,22 +169,17 @@ class StepOutput:
 class Scheduler:
     """Call `submit` and `abort` between ticks; per tick `schedule`, run the plan, `update`, `release`."""
 
-    def __init__(
-        self, n_slots: int, *, freeze_after: int = 0, admit_every: int = 1, max_positions: int | None = None
-    ) -> None:
+    def __init__(self, n_slots: int, *, freeze_after: int = 0, max_positions: int | None = None) -> None:
         """Make an empty scheduler.
 
         Args:
             n_slots: most sequences that run at once.
             freeze_after: samples to the right of a position from which on partials reuse it; 0 never.
-            admit_every: ticks from one admission to the next while anything runs.
             max_positions: encoder positions admitted at once, whole windows only and at least one; None is no bound.
         """
         self.slots = SlotPool(n_slots)
         self._freeze_after = freeze_after
-        self._admit_every = admit_every
         self._max_positions = max_positions
-        self._ticks_since_admission = admit_every
         self._held: dict[int, Held] = {}  # by row
         self._rows: dict[tuple[str, int], int] = {}  # utterance -> the row that holds its newest window
         self.waiting: list[Sequence] = []
@@ -216,19 +208,9 @@ class Scheduler:
             del self._held[row]
             self.slots.offer_first(row)
 
-    @property
-    def admits_next(self) -> bool:
-        """Whether the next `schedule` would admit what waits."""
-        return not self.running or (self._ticks_since_admission + 1 >= self._admit_every and self.slots.n_free > 0)
-
     def schedule(self) -> Plan:
         """Admit as many as there are free slots and return the plan of this tick."""
         decode = tuple(self.running)
-        admits = self.admits_next and bool(self.waiting)
-        self._ticks_since_admission += 1
-        if not admits:
-            return Plan((), (), decode)
-        self._ticks_since_admission = 0
         self.waiting.sort(key=lambda s: (not s.request.is_final, s.request.ready_at))
         n_admitted = self._n_fitting()
         prefill, self.waiting = self.waiting[:n_admitted], self.waiting[n_admitted:]

@@ -228,7 +228,8 @@ class TickStats:
         decode_rows: rows in the decode batch.
         decode_ms: time in prefill and decode steps.
         decode_tokens: text tokens gained.
-        greedy_passes: decoder passes that plain greedy decoding, one token each, would have taken for the windows that
+        passes: passes of the decoder, prefill included.
+        greedy_passes: passes that plain greedy decoding, one token each, would have taken for the windows that
             were finished; what forced prefixes and drafts save.
     """
 
@@ -246,5 +247,6 @@ class TickStats:
     decode_rows: int
     decode_ms: float
     decode_tokens: int
+    passes: int
     greedy_passes: int
     queue_wait_ms: tuple[float, ...] = field(default=())

@@ -235,6 +235,7 @@ def make_tick_stats(
         encoder_positions=50 * encoder_batch,
         encoder_ms=10.0 if encoder_batch else 0.0,
         retries=0,
+        passes=1,
         greedy_passes=0,
         decode_rows=decode_rows,
         decode_ms=5.0,

@@ -61,7 +61,7 @@ class Tally:
         """Count one tick."""
         self.positions += stats.encoder_positions
         self.windows += stats.encoder_batch
-        self.passes += stats.decode_rows > 0
+        self.passes += stats.passes
         self.greedy_passes += stats.greedy_passes
         self.encoder_ms += stats.encoder_ms
         self.decode_ms += stats.decode_ms

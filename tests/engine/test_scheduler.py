@@ -427,16 +427,6 @@ def test_a_window_whose_text_looks_wrong_is_tried_once_more_with_full_context() 
     assert not scheduler.has_work
 
 
-def test_while_rows_run_others_are_admitted_every_few_ticks() -> None:
-    scheduler = Scheduler(4, admit_every=3)
-    admitted = []
-    for session in "abcdefg":
-        scheduler.submit(make_request(session))
-        admitted.append(keys(tick(scheduler, ended=session == "g")[0].prefill))
-    assert admitted == [["a"], [], [], ["b", "c", "d"], [], [], []], "four slots"
-    assert keys(tick(scheduler)[0].prefill) == ["e", "f", "g"], "nothing runs any more"
-
-
 def test_no_more_positions_are_admitted_at_once_than_the_bound_but_for_a_window_that_is_longer() -> None:
     scheduler = Scheduler(8, max_positions=200)
     for session, seconds in zip("abcd", (2, 2, 1, 9), strict=True):  # 50 positions a second

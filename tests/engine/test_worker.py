@@ -70,7 +70,7 @@ class EchoEngine:
         assert self.gate.wait(WAIT_S)
         events, self._events = self._events, []
         self._n_ticks += 1
-        return events, TickStats(self._n_ticks, now, 0, len(self._pushed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        return events, TickStats(self._n_ticks, now, 0, len(self._pushed), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
     def close_all(self, reason: CloseReason, message: str) -> list[tuple[str, Event]]:
         self._called("close_all")
