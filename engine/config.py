@@ -68,7 +68,7 @@ class EngineConfig:
     dtype: Precision = Precision.AUTO
     encoder: EncoderMode = EncoderMode.BATCHED
     context: Context = Context.TAIL
-    freeze_after_s: float = 3.0
+    freeze_after_s: float = 2.0
     draft: bool = True
     n_slots: int = 16
     gather_ms: float = 0.0

@@ -7,8 +7,8 @@ There is no prefill phase and no decode phase. A sequence waits, is admitted whe
 and its prompt prefilled in that tick, together with everybody else's who was admitted), and from then on gains tokens
 in every tick until it ends. Rows join and leave the running batch at any tick.
 
-Order of admission: finals before partials, then whoever has waited longest. A partial whose utterance asks for its
-final meanwhile is worthless; it is evicted when the final is submitted.
+Order of admission: finals, and what may become one, before partials; then whoever has waited longest. A partial whose
+utterance asks for its final meanwhile is worthless; it is evicted when the final is submitted.
 
 A row keeps what was encoded into it after its sequence is done. When the utterance asks again, the same row is lent:
 the same window is not encoded again, and of a longer one only what is not frozen (`Held`).
@@ -211,7 +211,7 @@ class Scheduler:
     def schedule(self) -> Plan:
         """Admit as many as there are free slots and return the plan of this tick."""
         decode = tuple(self.running)
-        self.waiting.sort(key=lambda s: (not s.request.is_final, s.request.ready_at))
+        self.waiting.sort(key=lambda s: (not s.request.wants_whole, s.request.ready_at))
         n_admitted = self._n_fitting()
         prefill, self.waiting = self.waiting[:n_admitted], self.waiting[n_admitted:]
         # Rows that hold something for their utterance first, before others take them.
