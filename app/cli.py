@@ -281,7 +281,9 @@ def bench_capacity(
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="A server that runs already; without, one is started.")
     ] = None,
-    streams: Annotated[int | None, typer.Option(min=1, help="Measure this many; without, search the most.")] = None,
+    streams: Annotated[
+        list[int] | None, typer.Option(min=1, help="Measure this many; repeatable. Without, search the most.")
+    ] = None,
     max_streams: Annotated[int, typer.Option(min=1, help="The search goes no further.")] = 256,
     duration_s: Annotated[float, typer.Option(min=8, help="How long each speaker goes on.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Of order, pauses and offsets.")] = 1,
@@ -300,7 +302,7 @@ def bench_capacity(
             manifest=manifest,
             flags=tuple(flags or ()),
             url=url,
-            n_streams=streams,
+            n_streams=tuple(streams or ()),
             max_streams=max_streams,
             duration_s=duration_s,
             seed=seed,

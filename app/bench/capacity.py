@@ -61,7 +61,7 @@ class Options:
         engine: model and pause; what the server is started with, and what decodes the recordings offline.
         flags: further flags of `tickscribe serve`.
         url: a server that runs already; None starts one.
-        n_streams: measure this one N; None searches for the largest.
+        n_streams: measure these; none searches for the largest that is served in time.
         max_streams: the search goes no further.
     """
 
@@ -69,7 +69,7 @@ class Options:
     manifest: Path
     flags: tuple[str, ...] = ()
     url: str | None = None
-    n_streams: int | None = None
+    n_streams: tuple[int, ...] = ()
     max_streams: int = 256
     duration_s: float = 60.0
     seed: int = 1
@@ -106,10 +106,11 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
     console.print(f"{machine}")
     clips = load_clips(options.manifest)
     known = know_clips(clips, options.engine)
-    console.print(
+    setting = (
         f"{options.engine.model}, {len(clips)} recordings of {options.manifest}, {options.duration_s:.0f} s, "
         f"seed {options.seed}, flags {' '.join(options.flags) or '-'}"
     )
+    console.print(setting)
     with _server(options) as (url, process):
 
         def measure(n_streams: int) -> Point:
@@ -117,8 +118,8 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
             console.print(_sentence(point))
             return point
 
-        if options.n_streams is not None:
-            points = [measure(options.n_streams)]
+        if options.n_streams:
+            points = [measure(n_streams) for n_streams in options.n_streams]
         else:
             points = search(measure, most=options.max_streams)
     points.sort(key=lambda point: point.n_streams)
@@ -128,7 +129,12 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
     console.print(_headline(points, options))
     if output:
         report = {
+            "title": "Live speakers at once, delays in seconds",
+            "command": "tickscribe bench capacity",
             "machine": asdict(machine),
+            "setting": setting,
+            "headings": _DELAY_HEADINGS.split("|"),
+            "cells": [_delay_cells(point) for point in points],
             "options": asdict(options),
             "clips": [known_clip.clip.name for known_clip in known],
             "points": [asdict(point) for point in points],
@@ -231,7 +237,7 @@ def _server(options: Options) -> Iterator[tuple[str, ServerProcess | None]]:
 def serve_command(options: Options, port: int) -> list[str]:
     """The command that serves what the options ask for; further flags come last, so that they win."""
     engine = options.engine
-    most = options.n_streams or options.max_streams
+    most = max(options.n_streams or (options.max_streams,))
     settings = {
         "--host": "127.0.0.1",
         "--port": port,
@@ -278,37 +284,51 @@ def _headline(points: Sequence[Point], options: Options) -> str:
     return f"{max(served, default=0)} streams at once: {rules}"
 
 
+_DELAY_HEADINGS = (
+    "streams|in time|final p50|p95|after pause p95|word p50|p95|committed p95|drift/min|WER %|offline WER %"
+)
+
+
 def to_tables(points: Sequence[Point]) -> tuple[Table, Table]:
     """Delays and words; then what it cost. One line per N each."""
-    delays = _table("streams|in time|final p50|p95|after pause p95|word p50|p95|committed p95|drift/min|WER %|offline")
+    delays = _table(_DELAY_HEADINGS)
     costs = _table("streams|waste|CPU %|others %|MB|late p50|p99|encoder batch: ticks|decoder batch: ticks")
     for point in points:
-        quality, work, cpu = point.quality, point.work, point.cpu
-        delays.add_row(
-            str(point.n_streams),
-            "no" if point.broken else "yes",
-            f"{point.finalisation.p50:.2f}",
-            f"{point.finalisation.p95:.2f}",
-            f"{point.after_pause.p95:.2f}",
-            f"{quality.word.p50:.2f}",
-            f"{quality.word.p95:.2f}",
-            f"{quality.word_committed.p95:.2f}",
-            f"{quality.drift_s_per_min:+.2f}",
-            f"{100 * quality.wer:.1f}",
-            f"{100 * quality.offline_wer:.1f}",
-        )
-        costs.add_row(
-            str(point.n_streams),
-            f"{work.waste:.2f}",
-            f"{cpu.server_percent:.0f}" if cpu else "-",
-            f"{cpu.others_percent:.0f}" if cpu else "-",
-            f"{point.peak_memory_mb:.0f}" if point.peak_memory_mb else "-",
-            f"{1000 * quality.lateness.p50:.1f}",
-            f"{1000 * quality.lateness.p99:.1f}",
-            _histogram(work.encoder_batch),
-            _histogram(work.decoder_batch),
-        )
+        delays.add_row(*_delay_cells(point))
+        costs.add_row(*_cost_cells(point))
     return delays, costs
+
+
+def _delay_cells(point: Point) -> tuple[str, ...]:
+    quality = point.quality
+    return (
+        str(point.n_streams),
+        "no" if point.broken else "yes",
+        f"{point.finalisation.p50:.2f}",
+        f"{point.finalisation.p95:.2f}",
+        f"{point.after_pause.p95:.2f}",
+        f"{quality.word.p50:.2f}",
+        f"{quality.word.p95:.2f}",
+        f"{quality.word_committed.p95:.2f}",
+        f"{quality.drift_s_per_min:+.2f}",
+        f"{100 * quality.wer:.1f}",
+        f"{100 * quality.offline_wer:.1f}",
+    )
+
+
+def _cost_cells(point: Point) -> tuple[str, ...]:
+    quality, work, cpu = point.quality, point.work, point.cpu
+    return (
+        str(point.n_streams),
+        f"{work.waste:.2f}",
+        f"{cpu.server_percent:.0f}" if cpu else "-",
+        f"{cpu.others_percent:.0f}" if cpu else "-",
+        f"{point.peak_memory_mb:.0f}" if point.peak_memory_mb else "-",
+        f"{1000 * quality.lateness.p50:.1f}",
+        f"{1000 * quality.lateness.p99:.1f}",
+        _histogram(work.encoder_batch),
+        _histogram(work.decoder_batch),
+    )
 
 
 def _table(headings: str) -> Table:
