@@ -157,7 +157,9 @@ async def _stream(job: _Job, media: MediaFile, options: FileOptions, display: Di
     failed = True
     try:
         audio = paced(media, options.pace, on_sent=track.advance)
-        await transcribe(options.url, Start(language=options.language), audio, on_event=on_event)
+        # At full speed nobody reads along; without partials every window is encoded and decoded once.
+        start = Start(language=options.language, interim=options.pace > 0)
+        await transcribe(options.url, start, audio, on_event=on_event)
         failed = False
     finally:
         track.end(failed=failed)
