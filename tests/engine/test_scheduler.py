@@ -157,9 +157,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert all(s.status is Status.FINISHED for s in finished)
 
     def check_admission(self, plan: Plan, waiting: list[Sequence]) -> None:
-        """Finals before partials, then whoever has waited longest."""
-        order = [(not s.request.is_final, s.request.ready_at) for s in plan.prefill]
-        left = [(not s.request.is_final, s.request.ready_at) for s in waiting if s not in plan.prefill]
+        """Finals, and what may become one, before partials; then whoever has waited longest."""
+        order = [(not s.request.wants_whole, s.request.ready_at) for s in plan.prefill]
+        left = [(not s.request.wants_whole, s.request.ready_at) for s in waiting if s not in plan.prefill]
         assert order == sorted(order)
         assert not order or not left or order[-1] <= min(left)
 
