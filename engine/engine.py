@@ -13,18 +13,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 
+from engine.batch import Effort, Runner, run_tick, run_to_end
 from engine.checkpoint import Checkpoint
 from engine.config import EngineConfig
 from engine.endpoint import EndpointRules
 from engine.errors import UnknownSession
 from engine.registry import load_model
-from engine.runner import Effort, ModelRunner
-from engine.scheduler import Plan, Scheduler, Sequence, StepOutput
+from engine.runner import ModelRunner
+from engine.scheduler import Scheduler, Sequence
 from engine.session import Session, Vocabulary
 from engine.tokenizer import Tokenizer
 from engine.types import (
@@ -46,27 +46,6 @@ logger = logging.getLogger(__name__)
 SessionEvent = tuple[str, Event]  # session id and event
 
 _SESSION_FAULT = "The transcription of this session failed. Please start it again."
-
-
-class Runner(Protocol):
-    """Turns plans into tokens: engine/runner.py, or a script in tests."""
-
-    @property
-    def max_positions(self) -> int | None:
-        """Encoder positions that are worth admitting at once; None is no bound."""
-        ...
-
-    def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
-        """Do what the plan says."""
-        ...
-
-    def warm_up(self) -> None:
-        """Compute what is kept for ever."""
-        ...
-
-    def align(self, finished: list[Sequence]) -> None:
-        """Set the words of those that want them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +135,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------ the tick
 
     def tick(self, now: float) -> tuple[list[SessionEvent], TickStats]:
-        """One round: listen, ask, schedule, run, apply.
+        """One round: listen, ask, admit, encode and decode, apply.
 
         Args:
             now: monotonic seconds.
@@ -166,23 +145,12 @@ class Engine:
         events, self._untold = self._untold, []
         self._listen(events)
         self._ask(now, events)
-        plan = self._scheduler.schedule()
-        for sequence in plan.prefill:
+        admitted = self._scheduler.admit()
+        for sequence in admitted:
             self._streams[sequence.request.session_id].session.start(sequence.request)
-        effort = Effort()
-        if not plan.is_empty:
-            output, effort = self._runner.run(plan)
-            ended = self._scheduler.update(plan, output)
-            finished = self._scheduler.retry(ended)
-            self._runner.align(finished)
-            self._scheduler.release(finished)
-            effort.retries = len(ended) - len(finished)
-            effort.tokens = sum(len(gain.tokens) for gain in output.prefill_gains + output.decode_gains)
-            effort.greedy_passes = sum(len(sequence.tokens) + 1 for sequence in finished)
-            for sequence in finished:
-                self._apply(sequence, events)
+        effort = run_tick(self._scheduler, self._runner, admitted, lambda sequence: self._apply(sequence, events))
         events += self._close_done()
-        return events, self._stats(now, started, plan, effort)
+        return events, self._stats(now, started, admitted, effort)
 
     def _listen(self, events: list[SessionEvent]) -> None:
         """Let the speech detector hear what is new, all sessions in one batch."""
@@ -246,7 +214,7 @@ class Engine:
             raise UnknownSession(f"Session {session_id} is not open.")
         return self._streams[session_id]
 
-    def _stats(self, now: float, started: float, plan: Plan, effort: Effort) -> TickStats:
+    def _stats(self, now: float, started: float, admitted: list[Sequence], effort: Effort) -> TickStats:
         self._n_ticks += 1
         return TickStats(
             tick=self._n_ticks,
@@ -255,17 +223,17 @@ class Engine:
             sessions=len(self._streams),
             speaking=sum(stream.session.speaking for stream in self._streams.values()),
             waiting=len(self._scheduler.waiting),
-            encoder_batch=effort.encoder_windows,
-            encoder_runs=effort.encoder_runs,
-            encoder_positions=effort.encoder_positions,
-            encoder_ms=effort.encoder_ms,
+            encoder_batch=effort.encoder.windows,
+            encoder_runs=effort.encoder.runs,
+            encoder_positions=effort.encoder.positions,
+            encoder_ms=effort.encoder.ms,
             retries=effort.retries,
-            decode_rows=len(plan.decode) + len(plan.prefill),
+            decode_rows=effort.decode_rows,
             decode_ms=effort.decode_ms,
             decode_tokens=effort.tokens,
             passes=effort.passes,
             greedy_passes=effort.greedy_passes,
-            queue_wait_ms=tuple(1000 * (now - s.request.ready_at) for s in plan.prefill),
+            queue_wait_ms=tuple(1000 * (now - s.request.ready_at) for s in admitted),
         )
 
     # ------------------------------------------------------------------------------------------ start-up
@@ -280,12 +248,7 @@ class Engine:
         )
         scheduler = Scheduler(self._config.n_slots)
         scheduler.submit(request)
-        while scheduler.has_work:
-            plan = scheduler.schedule()
-            output, _ = self._runner.run(plan)
-            finished = scheduler.update(plan, output)
-            self._runner.align(finished)
-            scheduler.release(finished)
+        run_to_end(scheduler, self._runner)
 
 
 def build_engine(config: EngineConfig) -> Engine:

@@ -152,7 +152,8 @@ class Decoder(nn.Module):
     def __init__(self, dimensions: Dimensions) -> None:
         super().__init__()
         width = dimensions.n_state
-        self.embedding = nn.Embedding(dimensions.n_vocab, width)
+        # Given its weights, it draws no random ones: on the meta device that alone would import PyTorch's compiler.
+        self.embedding = nn.Embedding(dimensions.n_vocab, width, _weight=torch.empty(dimensions.n_vocab, width))
         self.positions = nn.Parameter(torch.empty(dimensions.n_text_positions, width))
         self._typed_layers = [
             DecoderLayer(width, dimensions.n_heads, dimensions.ffn) for _ in range(dimensions.n_decoder_layers)

@@ -1,12 +1,13 @@
-"""Turns a plan into tensors and tokens.
+"""Turns windows and rounds into tensors and tokens.
 
 Stands between the scheduler (which decides) and the model (which computes). The only file that knows the device, the
 dtype and how a batch is laid out. Called by the engine on its one thread.
 
-One plan is run as: features of all new windows, the encoder once, cross-attention keys and values of all of them in one
-product per layer; beside it, on a second thread, decode steps of all running rows; then one prefill of all new prompts.
-The two threads never touch the same row of the cache, and `run` returns when both are done. That keeps two cores busy
-without the barriers of a shared product, where the slower thread stops the faster one a thousand times a tick.
+Two things go on at once. On a thread of its own the encoder takes the windows that were admitted: features of all of
+them, the encoder once, cross-attention keys and values in one product per layer. Beside it the engine thread runs
+rounds of the decoder over rows that were encoded before: one prefill of all new prompts, one step of all running rows.
+The two never touch the same row of the cache. That keeps two cores busy without the barriers of a shared product, where
+the slower thread stops the faster one a thousand times a tick; on a GPU the encoder has a stream of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -32,7 +35,7 @@ from engine.encoder_cap import estimate_cap, is_out_of_memory
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
 from engine.model import AttentionTap, Whisper
-from engine.scheduler import Gain, Plan, Prefilled, Sequence, StepOutput
+from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Sequence, Status
 from engine.tokenizer import Tokenizer
 from engine.types import POSITION_SAMPLES, Window, Word
 
@@ -49,41 +52,38 @@ _DTYPES = {
 }
 
 
-@dataclass(slots=True)
-class Effort:
-    """What a tick cost and gained; the engine turns it into `TickStats`, where the fields are explained."""
+@dataclass(frozen=True, slots=True)
+class EncoderEffort:
+    """What the encoder had to do; `TickStats` explains the fields."""
 
-    encoder_windows: int = 0
-    encoder_runs: int = 0
-    encoder_positions: int = 0
-    encoder_ms: float = 0.0
-    decode_ms: float = 0.0
-    retries: int = 0
-    tokens: int = 0
-    passes: int = 0
-    greedy_passes: int = 0
+    windows: int = 0
+    runs: int = 0
+    positions: int = 0
+    ms: float = 0.0
 
 
-@dataclass(slots=True)
-class _Row:
-    """What a running sequence gains within one tick."""
+class Encoding:
+    """The encoder at work beside the caller."""
 
-    sequence: Sequence
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    ended: bool = False
+    def __init__(self, future: Future[EncoderEffort]) -> None:
+        self._future = future
 
     @property
-    def last_token(self) -> int:
-        return self.tokens[-1] if self.tokens else self.sequence.tokens[-1]
+    def is_done(self) -> bool:
+        """`join` would not wait."""
+        return self._future.done()
 
-    @property
-    def goes_on(self) -> bool:
-        return not self.ended and len(self.sequence.tokens) + len(self.tokens) < self.sequence.max_tokens
+    def join(self) -> EncoderEffort:
+        """Wait for the end; raise what the encoder raised."""
+        return self._future.result()
 
 
 class ModelRunner:
-    """Owns weights and cache. Call `run` once per plan, then `align` with what finished, before slots are released."""
+    """Owns weights and cache.
+
+    Call `encode` with what was admitted and meanwhile `decode` with rounds of what was encoded before; `align` what has
+    finished before its slots are released; `join` the encoding before the next one.
+    """
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig) -> None:
         torch.set_num_threads(config.n_threads or default_threads())
@@ -92,11 +92,13 @@ class ModelRunner:
         dtype = _DTYPES[self.precision]
         self.tokenizer = tokenizer
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="encoder")
+        on_cuda = self.device.type == "cuda"
+        self._stream = torch.cuda.Stream(self.device) if on_cuda else None  # type: ignore[no-untyped-call]
         self._mode = config.encoder
         self._draft = config.draft
         self._context = config.context
         self._model = Whisper(checkpoint, device=self.device, dtype=dtype)
-        self._n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
+        self.n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
         if self.precision is Precision.INT8:
             self._model.quantise()
         self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=dtype)
@@ -108,11 +110,6 @@ class ModelRunner:
         self._tap_heads = checkpoint.alignment_heads
         self._languages = tokenizer.languages
         self._language_tokens = torch.tensor(list(tokenizer.language_tokens.values()), device=self.device)
-
-    @property
-    def n_parameters(self) -> int:
-        """Weights of the model."""
-        return self._n_parameters
 
     @property
     def max_positions(self) -> int | None:
@@ -128,21 +125,25 @@ class ModelRunner:
         if self._context is Context.TAIL:
             self._encoder.warm_up()
 
+    def encode(self, admitted: list[Sequence]) -> Encoding:
+        """Start to encode the windows of those that are ENCODING, on the thread beside."""
+        windows = [
+            WindowInput(_row(s), s.request.audio, s.first_position, s.full_context)
+            for s in admitted
+            if s.status is Status.ENCODING
+        ]
+        if windows:
+            return Encoding(self._beside.submit(self._encode, windows))
+        nothing: Future[EncoderEffort] = Future()
+        nothing.set_result(EncoderEffort())
+        return Encoding(nothing)
+
     @torch.inference_mode()
-    def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
-        """Encode what is new and decode what runs side by side, then prefill what was encoded."""
-        effort = Effort()
-        encoding = self._beside.submit(self._encode, plan.encode, effort) if plan.encode else None
-        started = time.perf_counter()
-        decode_gains = self._decode(plan.decode, encoding, effort) if plan.decode else ()
-        decoded = time.perf_counter()
-        if encoding:
-            encoding.result()
-        encoded = time.perf_counter()
-        prefilled, prefill_gains = self._prefill(plan.prefill) if plan.prefill else ((), ())
-        effort.passes += bool(plan.prefill)
-        effort.decode_ms = 1000 * (decoded - started + time.perf_counter() - encoded)
-        return StepOutput(prefilled, prefill_gains, decode_gains), effort
+    def decode(self, round_: Round) -> RoundOutput:
+        """Prefill the new rows and run one step of the others."""
+        decode_gains = self._step(round_.decode) if round_.decode else ()
+        prefilled, prefill_gains = self._prefill(round_.prefill) if round_.prefill else ((), ())
+        return RoundOutput(prefilled, prefill_gains, decode_gains)
 
     @torch.inference_mode()
     def align(self, finished: list[Sequence]) -> None:
@@ -167,28 +168,35 @@ class ModelRunner:
     # ------------------------------------------------------------------------------------------- encode
 
     @torch.inference_mode()
-    def _encode(self, sequences: tuple[Sequence, ...], effort: Effort) -> None:
-        """Encode all windows in one run, or in as few as the memory allows; on the thread beside."""
+    def _encode(self, windows: list[WindowInput]) -> EncoderEffort:
+        """Encode all windows in one run, or in as few as the memory allows."""
         started = time.perf_counter()
-        windows = [WindowInput(_row(s), s.request.audio, s.first_position, s.full_context) for s in sequences]
-        while windows:
-            sizes = [self._encoder.size(window) for window in windows]
-            n_windows = 1 if self._mode is EncoderMode.SEQUENTIAL else self._cap.fitting(sizes)
-            try:
-                n_positions = self._encoder.encode(windows[:n_windows])
-            except RuntimeError as fault:
-                if n_windows == 1 or not is_out_of_memory(fault):
-                    raise
-                self._cap.halve(sum(sizes[:n_windows]))
-                logger.warning("out of memory: the encoder takes %d positions at once now", self._cap.n_positions)
-                continue
-            effort.encoder_runs += 1
-            effort.encoder_windows += n_windows
-            effort.encoder_positions += n_positions
-            del windows[:n_windows]
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # so that the time shown is the encoder's own
-        effort.encoder_ms = 1000 * (time.perf_counter() - started)
+        n_all, n_runs, n_positions = len(windows), 0, 0
+        with self._encoder_stream():
+            while windows:
+                sizes = [self._encoder.size(window) for window in windows]
+                n_windows = 1 if self._mode is EncoderMode.SEQUENTIAL else self._cap.fitting(sizes)
+                try:
+                    n_positions += self._encoder.encode(windows[:n_windows])
+                except RuntimeError as fault:
+                    if n_windows == 1 or not is_out_of_memory(fault):
+                        raise
+                    self._cap.halve(sum(sizes[:n_windows]))
+                    logger.warning("out of memory: the encoder takes %d positions at once now", self._cap.n_positions)
+                    continue
+                n_runs += 1
+                windows = windows[n_windows:]
+        return EncoderEffort(n_all, n_runs, n_positions, 1000 * (time.perf_counter() - started))
+
+    @contextmanager
+    def _encoder_stream(self) -> Iterator[None]:
+        """On a GPU: work on the encoder's own stream, and wait for it at the end, so that others may read the rows."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+        self._stream.synchronize()
 
     # ------------------------------------------------------------------------------------------- decode
 
@@ -221,35 +229,20 @@ class ModelRunner:
         prefilled = tuple(Prefilled(lang, p) for lang, p in zip(languages, no_speech, strict=True))
         return prefilled, tuple(gains)
 
-    def _decode(
-        self, sequences: tuple[Sequence, ...], encoding: Future[None] | None, effort: Effort
-    ) -> tuple[Gain, ...]:
-        """Decode the running rows: one step, and on until the encoder is done beside it or every row has ended."""
-        rows = [_Row(sequence) for sequence in sequences]
-        running = rows
-        while running:
-            self._step(running)
-            effort.passes += 1
-            running = [row for row in running if row.goes_on]
-            if encoding is None or encoding.done():
-                break
-        return tuple(Gain(tuple(row.tokens), tuple(row.logprobs), row.ended) for row in rows)
-
-    def _step(self, running: list[_Row]) -> None:
+    def _step(self, sequences: tuple[Sequence, ...]) -> tuple[Gain, ...]:
         """Run one token of every row."""
-        rows = self._rows([row.sequence for row in running])
+        rows = self._rows(sequences)
         lengths = torch.tensor([self._cache.lengths[row] for row in rows.indices], device=self.device)
-        inputs = torch.tensor([[row.last_token] for row in running], device=self.device)
+        inputs = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         hidden = self._model.decoder(inputs, lengths, self._cache, rows)[:, 0]
-        never_first = torch.zeros(len(running), dtype=torch.bool, device=self.device)
+        never_first = torch.zeros(len(sequences), dtype=torch.bool, device=self.device)
         choices, logprobs = (t.tolist() for t in self._choose(self._model.decoder.logits(hidden), never_first))
-        for row, index, token, logprob in zip(running, rows.indices, choices, logprobs, strict=True):
-            self._cache.lengths[index] += 1
-            row.logprobs.append(logprob)
-            if token == self.tokenizer.eot:
-                row.ended = True
-            else:
-                row.tokens.append(token)
+        for row in rows.indices:
+            self._cache.lengths[row] += 1
+        return tuple(
+            Gain((), (logprob,), ended=True) if token == self.tokenizer.eot else Gain((token,), (logprob,), ended=False)
+            for token, logprob in zip(choices, logprobs, strict=True)
+        )
 
     def _forward(
         self, sequences: tuple[Sequence, ...] | list[Sequence], inputs: list[list[int]], tap: AttentionTap | None = None

@@ -1,11 +1,11 @@
 """What the engine does in a tick: who is admitted, who decodes, who is done.
 
-Stands between the sessions (which ask by `Request`) and the runner (which turns a `Plan` into tensors). Pure: no torch,
-no clock, no threads; integers and tokens only.
+Stands between the sessions (which ask by `Request`) and the runner (which turns a `Round` into tensors). Pure: no
+torch, no clock, no threads; integers and tokens only.
 
-There is no prefill phase and no decode phase. A sequence waits, is admitted when a slot is free (its window is encoded
-and its prompt prefilled in that tick, together with everybody else's who was admitted), and from then on gains tokens
-in every tick until it ends. Rows join and leave the running batch at any tick.
+There is no prefill phase and no decode phase. A sequence waits, is admitted when a slot is free, has its window encoded
+together with those of everybody who was admitted, and from the next round on gains tokens until it ends. Rows join and
+leave the running batch in any round; the rounds of the running rows go on beside the encoder.
 
 Order of admission: finals, and what may become one, before partials; then whoever has waited longest. A partial whose
 utterance asks for its final meanwhile is worthless; it is evicted when the final is submitted.
@@ -13,7 +13,8 @@ utterance asks for its final meanwhile is worthless; it is evicted when the fina
 A row keeps what was encoded into it after its sequence is done. When the utterance asks again, the same row is lent:
 the same window is not encoded again, and of a longer one only what is not frozen (`Held`).
 
-Law: a sequence is in exactly one of waiting, running, finished; it holds a slot exactly while it runs.
+Law: a sequence is in exactly one of waiting, running, finished; it holds a slot exactly while it runs (Status says how
+far it is).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Status(Enum):
     """Where a sequence stands."""
 
     WAITING = "waiting"
-    RUNNING = "running"
+    ENCODING = "encoding"  # holds a slot, as do the next two
+    ENCODED = "encoded"
+    DECODING = "decoding"
     FINISHED = "finished"
 
 
@@ -115,23 +118,19 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the runner is to do in this tick.
+class Round:
+    """What the decoder is to do next.
 
     Attributes:
-        encode: those of `prefill` whose window the encoder has to see; the row of the others still holds its output.
-        prefill: admitted now: prefill prompt, prefix and draft; every one has a slot.
-        decode: running since an earlier tick: one token each.
+        prefill: encoded since the last round: prompt, prefix and draft.
+        decode: running since an earlier round: one token each.
     """
 
-    encode: tuple[Sequence, ...]
     prefill: tuple[Sequence, ...]
     decode: tuple[Sequence, ...]
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing to run."""
-        return not (self.prefill or self.decode)
+    def __bool__(self) -> bool:
+        return bool(self.prefill or self.decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +157,8 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutput:
-    """What the runner found; the lists run parallel to those of the plan."""
+class RoundOutput:
+    """What the runner found; the lists run parallel to those of the round."""
 
     prefilled: tuple[Prefilled, ...]
     prefill_gains: tuple[Gain, ...]
@@ -167,7 +166,11 @@ class StepOutput:
 
 
 class Scheduler:
-    """Call `submit` and `abort` between ticks; per tick `schedule`, run the plan, `update`, `release`."""
+    """Who does what next.
+
+    Call `submit` and `abort` between ticks. Per tick: `admit`, encode what it returns, `mark_encoded`; meanwhile and as
+    often as one likes `next_round`, run it, `update`, `retry`, `release`.
+    """
 
     def __init__(self, n_slots: int, *, freeze_after: int = 0, max_positions: int | None = None) -> None:
         """Make an empty scheduler.
@@ -208,26 +211,39 @@ class Scheduler:
             del self._held[row]
             self.slots.offer_first(row)
 
-    def schedule(self) -> Plan:
-        """Admit as many as there are free slots and return the plan of this tick."""
-        decode = tuple(self.running)
+    def admit(self) -> list[Sequence]:
+        """Give slots to as many as there are free ones; return who was admitted: those that are ENCODING need it."""
         self.waiting.sort(key=lambda s: (not s.request.wants_whole, s.request.ready_at))
         n_admitted = self._n_fitting()
-        prefill, self.waiting = self.waiting[:n_admitted], self.waiting[n_admitted:]
-        # Rows that hold something for their utterance first, before others take them.
-        encode = [s for s in sorted(prefill, key=lambda s: self._held_row(s) is None) if self._place(s)]
-        self.running += prefill
-        return Plan(tuple(encode), tuple(prefill), decode)
+        admitted, self.waiting = self.waiting[:n_admitted], self.waiting[n_admitted:]
+        for sequence in sorted(admitted, key=lambda s: self._held_row(s) is None):
+            self._place(sequence)  # rows that hold something for their utterance first, before others take them
+        self.running += admitted
+        return admitted
 
-    def update(self, plan: Plan, output: StepOutput) -> list[Sequence]:
+    def mark_encoded(self) -> None:
+        """The windows of all that were admitted are encoded."""
+        for sequence in self.running:
+            if sequence.status is Status.ENCODING:
+                sequence.status = Status.ENCODED
+
+    def next_round(self) -> Round:
+        """Return what can be decoded now; it is falsy if there is nothing."""
+        return Round(
+            tuple(s for s in self.running if s.status is Status.ENCODED),
+            tuple(s for s in self.running if s.status is Status.DECODING),
+        )
+
+    def update(self, round_: Round, output: RoundOutput) -> list[Sequence]:
         """Enter what the runner found; return the sequences that are now finished (they still hold their slots)."""
-        for sequence, prefilled in zip(plan.prefill, output.prefilled, strict=True):
+        for sequence, prefilled in zip(round_.prefill, output.prefilled, strict=True):
+            sequence.status = Status.DECODING
             sequence.language = prefilled.language
             sequence.no_speech_prob = prefilled.no_speech_prob
         gains = output.decode_gains + output.prefill_gains
-        for sequence, gain in zip(plan.decode + plan.prefill, gains, strict=True):
+        for sequence, gain in zip(round_.decode + round_.prefill, gains, strict=True):
             _enter(sequence, gain)
-        return [s for s in plan.decode + plan.prefill if s.finish_reason is not None]
+        return [s for s in round_.decode + round_.prefill if s.finish_reason is not None]
 
     def retry(self, finished: list[Sequence]) -> list[Sequence]:
         """Queue those that look wrong once more, with full context; return the others. None may be released yet."""
@@ -240,7 +256,7 @@ class Scheduler:
         """Give the slots of finished sequences back."""
         for sequence in finished:
             self._leave(sequence)
-        self.running = [s for s in self.running if s.status is Status.RUNNING]
+        self.running = [s for s in self.running if s.status is not Status.FINISHED]
 
     def _n_fitting(self) -> int:
         """Return how many of the waiting, the first of them, have slots and stay within the bound of positions."""
@@ -260,20 +276,20 @@ class Scheduler:
         row = self._rows.get(_utterance(sequence.request))
         return row if row is not None and self.slots.is_free(row) else None
 
-    def _place(self, sequence: Sequence) -> bool:
-        """Give a sequence its slot; return whether it has anything to encode."""
+    def _place(self, sequence: Sequence) -> None:
+        """Give a sequence its slot, and find out what of its window is to be encoded."""
         request = sequence.request
         row = self._held_row(sequence)
         held = self._held[row] if row is not None else None
         sequence.slot = self.slots.acquire(row)
-        sequence.status = Status.RUNNING
         if sequence.full_context:
             held = None
         if held and held.window == request.window and (held.is_whole or not request.wants_whole):
-            return False
+            sequence.status = Status.ENCODED
+            return
+        sequence.status = Status.ENCODING
         sequence.first_position = self._first_position(request, held)
         self._hold(sequence)
-        return True
 
     def _first_position(self, request: Request, held: Held | None) -> int:
         """Return how many positions of the row may stay as they are."""
@@ -296,7 +312,7 @@ class Scheduler:
         self.release([s for s in self.running if matches(s.request)])
 
     def _leave(self, sequence: Sequence) -> None:
-        assert sequence.slot is not None and sequence.status is Status.RUNNING
+        assert sequence.slot is not None
         self.slots.release(sequence.slot)
         sequence.slot = None
         sequence.status = Status.FINISHED

@@ -225,7 +225,7 @@ class TickStats:
         encoder_ms: time in the encoder, features included.
         queue_wait_ms: one per window admitted, from ready to admitted.
         retries: windows that are run again with full context because their text looked wrong.
-        decode_rows: rows in the decode batch.
+        decode_rows: most rows in one round of the decoder.
         decode_ms: time in prefill and decode steps.
         decode_tokens: text tokens gained.
         passes: passes of the decoder, prefill included.

@@ -18,10 +18,12 @@ from statistics import median
 from app.bench.clips import Clip, load_clips, word_error_rate
 from app.bench.machine import describe_machine
 from app.bench.report import Report
+from engine.batch import run_tick
 from engine.config import EncoderMode, EngineConfig
 from engine.registry import load_model
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
+from engine.scheduler import Sequence as Running
 from engine.tokenizer import Tokenizer
 from engine.types import Request, Window
 
@@ -105,13 +107,11 @@ def _run_round(
         while n_submitted < n_requests and n_submitted - n_finished < concurrency:
             scheduler.submit(_to_request(n_submitted, clips[n_submitted % len(clips)]))
             n_submitted += 1
-        plan = scheduler.schedule()
-        output, effort = runner.run(plan)
-        if effort.encoder_windows:
-            encoder_ms.append(effort.encoder_ms)
-            batch_sizes[effort.encoder_windows] += 1
-        finished = scheduler.update(plan, output)
-        scheduler.release(finished)
+        finished: list[Running] = []
+        encoder = run_tick(scheduler, runner, scheduler.admit(), finished.append).encoder
+        if encoder.windows:
+            encoder_ms.append(encoder.ms)
+            batch_sizes[encoder.windows] += 1
         for sequence in finished:
             clip = clips[sequence.request.utterance_id % len(clips)]
             texts[clip.name] = tokenizer.decode(sequence.tokens)

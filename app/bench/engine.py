@@ -21,7 +21,8 @@ from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Context, EngineConfig, Precision
 from engine.registry import load_model
 from engine.runner import ModelRunner, default_threads
-from engine.scheduler import Plan, Scheduler
+from engine.scheduler import Scheduler
+from engine.scheduler import Sequence as Running
 from engine.tokenizer import Tokenizer
 from engine.types import POSITION_SAMPLES, SAMPLE_RATE, Request, Samples, Window
 
@@ -138,9 +139,8 @@ class _Bench:
         audio = np.random.default_rng(0).normal(0, 0.1, int(seconds * SAMPLE_RATE)).astype(np.float32)
 
         def once() -> float:
-            scheduler, plan = self._admit([audio] * batch)
-            _, effort = self._runner.run(plan)
-            return effort.encoder_ms
+            _, admitted = self._admit([audio] * batch)
+            return self._runner.encode(admitted).join().ms
 
         once()
         flop = encoder_flop(self._dimensions, -(-len(audio) // POSITION_SAMPLES), self._config.context)
@@ -156,19 +156,21 @@ class _Bench:
     def decoder(self, batch: int) -> DecoderRow:
         """Time decode steps of `batch` rows."""
         audio = np.random.default_rng(0).normal(0, 0.1, 5 * SAMPLE_RATE).astype(np.float32)
-        scheduler, plan = self._admit([audio] * batch)
-        output, _ = self._runner.run(plan)
-        scheduler.update(plan, output)
-        for sequence in plan.prefill:  # whatever it would have said, it goes on
+        scheduler, admitted = self._admit([audio] * batch)
+        self._runner.encode(admitted).join()
+        scheduler.mark_encoded()
+        prefill = scheduler.next_round()
+        scheduler.update(prefill, self._runner.decode(prefill))
+        for sequence in admitted:  # whatever it would have said, it goes on
             sequence.finish_reason = None
             sequence.tokens = sequence.tokens or [0]
-        decode = Plan((), (), plan.prefill)
-        times = [self._runner.run(decode)[1].decode_ms for _ in range(_DECODE_STEPS)]
+        steps = scheduler.next_round()
+        step_s = _least_seconds(lambda: self._runner.decode(steps), n_times=_DECODE_STEPS)
         n_weights = decoder_weights(self._dimensions)
         n_bytes = n_weights * (1 if self._config.dtype is Precision.INT8 else 4)
-        return DecoderRow(batch, self._config.dtype.value, min(times), n_bytes / self._speeds.read_gb_per_s / 1e6)
+        return DecoderRow(batch, self._config.dtype.value, 1000 * step_s, n_bytes / self._speeds.read_gb_per_s / 1e6)
 
-    def _admit(self, audio: Sequence[Samples]) -> tuple[Scheduler, Plan]:
+    def _admit(self, audio: Sequence[Samples]) -> tuple[Scheduler, list[Running]]:
         scheduler = Scheduler(self._config.n_slots)
         for samples in audio:
             self._n_requests += 1
@@ -176,7 +178,7 @@ class _Bench:
             scheduler.submit(
                 Request("bench", self._n_requests, window, samples, (), (), "en", False, is_final=True, ready_at=0.0)
             )
-        return scheduler, scheduler.schedule()
+        return scheduler, scheduler.admit()
 
 
 def encoder_flop(dimensions: Dimensions, n_positions: int, context: Context) -> float:
@@ -199,9 +201,9 @@ def decoder_weights(dimensions: Dimensions) -> int:
     return dimensions.n_decoder_layers * layer + dimensions.n_vocab * width
 
 
-def _least_seconds(work: Callable[[], object]) -> float:
+def _least_seconds(work: Callable[[], object], n_times: int = _REPEATS) -> float:
     times = []
-    for _ in range(_REPEATS):
+    for _ in range(n_times):
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)

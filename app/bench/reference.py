@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.bench.clips import Clip
+from engine.batch import run_to_end
 from engine.config import Context, EngineConfig
 from engine.endpoint import BLOCK_SAMPLES, EndpointRules
 from engine.registry import load_model
@@ -72,19 +73,13 @@ def know_clips(clips: Sequence[Clip], config: EngineConfig) -> list[KnownClip]:
 def _decode(runner: ModelRunner, tokenizer: Tokenizer, request: Request) -> tuple[str, Iterable[TimedWord]]:
     scheduler = Scheduler(1)
     scheduler.submit(request)
-    while True:
-        plan = scheduler.schedule()
-        output, _ = runner.run(plan)
-        finished = scheduler.update(plan, output)
-        runner.align(finished)
-        scheduler.release(finished)
-        for sequence in finished:
-            said = [
-                TimedWord(part, (word.end - request.window.start) / SAMPLE_RATE)
-                for word in sequence.words
-                for part in plain_words(word.text)
-            ]
-            return tokenizer.decode(sequence.tokens).strip(), said
+    (sequence,) = run_to_end(scheduler, runner)
+    said = [
+        TimedWord(part, (word.end - request.window.start) / SAMPLE_RATE)
+        for word in sequence.words
+        for part in plain_words(word.text)
+    ]
+    return tokenizer.decode(sequence.tokens).strip(), said
 
 
 def _to_request(number: int, clip: Clip) -> Request:

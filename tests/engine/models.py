@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.batch import Effort, run_tick
 from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint, Dimensions, weight_shapes
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.model import AttentionTap, EncoderInput, Whisper
-from engine.runner import Effort, ModelRunner
+from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
+from engine.scheduler import Sequence as Running
 from engine.tokenizer import Tokenizer
 from engine.types import Hypothesis, Request, Samples, Window
 
@@ -149,12 +151,9 @@ class Transcriber:
         return [found[id(request)] for request in requests]
 
     def _tick(self) -> dict[int, Hypothesis]:
-        plan = self._scheduler.schedule()
-        output, effort = self._runner.run(plan)
+        finished: list[Running] = []
+        effort = run_tick(self._scheduler, self._runner, self._scheduler.admit(), finished.append)
         self.efforts.append(effort)
-        finished = self._scheduler.update(plan, output)
-        self._runner.align(finished)
-        self._scheduler.release(finished)
         return {id(sequence.request): sequence.to_hypothesis() for sequence in finished}
 
 

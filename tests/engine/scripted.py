@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from engine.decoding import verify
 from engine.endpoint import BLOCK_SAMPLES
-from engine.runner import Effort
-from engine.scheduler import Gain, Plan, Prefilled, StepOutput
+from engine.runner import EncoderEffort
+from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Status
 from engine.scheduler import Sequence as Running
 from engine.types import SAMPLE_RATE, FinishReason, Hypothesis, Request, Samples, Window, Word
 
@@ -184,33 +184,47 @@ class ScriptedDecoder:
         return Hypothesis(tokens, -0.1, 0.01, "en", FinishReason.END_OF_TEXT, self.words(request))
 
 
+class DoneEncoding:
+    """The encoder is done at once."""
+
+    is_done = True
+
+    def __init__(self, n_windows: int) -> None:
+        self._n_windows = n_windows
+
+    def join(self) -> EncoderEffort:
+        return EncoderEffort(windows=self._n_windows, runs=bool(self._n_windows), positions=1500 * self._n_windows)
+
+
 @dataclass(slots=True, eq=False)
 class ScriptedRunner:
-    """Decodes each session by its own script, one token per tick, drafts verified as the real one does.
+    """Decodes each session by its own script, one token per round, drafts verified as the real one does.
 
     Attributes:
         decoders: by session id.
-        plans: everything it was asked to do.
-        fault: raised by the next `run`.
+        admitted: everybody who was admitted, tick by tick.
+        fault: raised by the next round.
     """
 
     decoders: Mapping[str, ScriptedDecoder]
-    plans: list[Plan] = field(default_factory=list)
+    admitted: list[list[Running]] = field(default_factory=list)
     fault: Exception | None = None
 
     max_positions = None
 
-    def run(self, plan: Plan) -> tuple[StepOutput, Effort]:
-        self.plans.append(plan)
+    def encode(self, admitted: list[Running]) -> DoneEncoding:
+        self.admitted.append(admitted)
+        return DoneEncoding(sum(sequence.status is Status.ENCODING for sequence in admitted))
+
+    def decode(self, round_: Round) -> RoundOutput:
         if self.fault is not None:
             raise self.fault
-        decoded = tuple(self._gain(sequence, ()) for sequence in plan.decode)
+        decoded = tuple(self._gain(sequence, ()) for sequence in round_.decode)
         prefilled = tuple(
-            self._gain(s, s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)]) for s in plan.prefill
+            self._gain(s, s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)]) for s in round_.prefill
         )
-        known = tuple(Prefilled(s.request.language or "en", 0.01) for s in plan.prefill)
-        effort = Effort(encoder_windows=len(plan.encode), encoder_runs=bool(plan.encode), encoder_positions=1500)
-        return StepOutput(known, prefilled, decoded), effort
+        known = tuple(Prefilled(s.request.language or "en", 0.01) for s in round_.prefill)
+        return RoundOutput(known, prefilled, decoded)
 
     def warm_up(self) -> None:
         return None

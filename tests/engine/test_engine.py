@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -336,6 +338,15 @@ def test_an_engine_tells_what_is_loaded(engine: Engine) -> None:
     assert (info.name, info.device, info.multilingual, info.languages) == ("tiny.en", "cpu", False, ("en",))
     assert info.n_mels == 80
     assert 36_000_000 < info.parameters < 40_000_000
+
+
+def test_building_an_engine_does_not_import_the_compiler() -> None:
+    """It takes seconds, and one random initialisation on the meta device is enough to pull it in."""
+    script = (
+        "import sys; from engine.config import EngineConfig; from engine.engine import build_engine; "
+        "build_engine(EngineConfig()); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_eight_speakers_at_once_each_get_their_own_words(

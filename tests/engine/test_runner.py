@@ -81,8 +81,8 @@ def test_the_encoder_says_the_same_window_by_window_and_all_at_once(
         transcribe = Transcriber(make_runner(tiny_en, tokenizer, n_slots=n_windows, encoder=mode, context=context))
         found.append(transcribe([make_request(audio) for audio in spoken.audio[:n_windows]]))
         first, *rest = transcribe.efforts
-        assert (first.encoder_windows, first.encoder_runs) == (n_windows, n_runs)
-        assert not any(effort.encoder_runs for effort in rest)
+        assert (first.encoder.windows, first.encoder.runs) == (n_windows, n_runs)
+        assert not any(effort.encoder.runs for effort in rest)
     for one_by_one, at_once in zip(*found, strict=True):
         assert_alike(one_by_one, at_once)
 
@@ -93,7 +93,7 @@ def test_the_silence_tail_computes_less_and_says_nearly_the_same(
     transcribe = Transcriber(tail_runner)
     answers = transcribe([make_request(audio) for audio in spoken.audio])
     n_positions = sum(len(audio) for audio in spoken.audio) // 320
-    assert n_positions < transcribe.efforts[0].encoder_positions < 2 * n_positions
+    assert n_positions < transcribe.efforts[0].encoder.positions < 2 * n_positions
     differ = sum(len(set(a.tokens) ^ set(b.tokens)) for a, b in zip(answers, said, strict=True))
     assert differ <= 0.1 * sum(len(hypothesis.tokens) for hypothesis in said)
 
@@ -104,7 +104,7 @@ def test_a_window_that_is_held_is_not_encoded_again(tail_runner: ModelRunner, sp
     n_ticks = len(transcribe.efforts)
     again = transcribe([make_request(spoken.audio[0], session_id="a")])
     assert tokens_of(again) == tokens_of(first)
-    assert sum(effort.encoder_windows for effort in transcribe.efforts[n_ticks:]) == 0
+    assert sum(effort.encoder.windows for effort in transcribe.efforts[n_ticks:]) == 0
 
 
 # ------------------------------------------------------------------------------------------------ prefix and draft

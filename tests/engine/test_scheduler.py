@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from engine.scheduler import Gain, Plan, Prefilled, Scheduler, Sequence, Status, StepOutput
+from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Scheduler, Sequence, Status
 from engine.types import POSITION_SAMPLES, SAMPLE_RATE, FinishReason, Request, Window
 
 END = Gain((), (-0.1,), ended=True)
@@ -44,19 +44,30 @@ def make_request(
     )
 
 
-def make_output(plan: Plan, *, ended: bool) -> StepOutput:
-    gain = END if ended else MORE
-    return StepOutput(
-        tuple(Prefilled("en", 0.1) for _ in plan.prefill), (gain,) * len(plan.prefill), (gain,) * len(plan.decode)
-    )
+def make_output(round_: Round, gain: Gain) -> RoundOutput:
+    """Every row gains the same."""
+    known = tuple(Prefilled("en", 0.1) for _ in round_.prefill)
+    return RoundOutput(known, (gain,) * len(round_.prefill), (gain,) * len(round_.decode))
 
 
-def tick(scheduler: Scheduler, *, ended: bool = True) -> tuple[Plan, list[Sequence]]:
-    """One round in which every row gains one token, or ends."""
-    plan = scheduler.schedule()
-    finished = scheduler.update(plan, make_output(plan, ended=ended))
+def admit(scheduler: Scheduler) -> tuple[list[Sequence], Round]:
+    """Encode who is admitted; return them, and what can be decoded then."""
+    admitted = scheduler.admit()
+    scheduler.mark_encoded()
+    return admitted, scheduler.next_round()
+
+
+def tick(scheduler: Scheduler, *, ended: bool = True) -> tuple[Round, list[Sequence]]:
+    """Admit, encode, and one round in which every row gains one token, or ends."""
+    _, round_ = admit(scheduler)
+    finished = scheduler.update(round_, make_output(round_, END if ended else MORE))
     scheduler.release(finished)
-    return plan, finished
+    return round_, finished
+
+
+def n_to_encode(scheduler: Scheduler) -> int:
+    """Admit, and count the windows that the encoder has to see."""
+    return sum(s.status is Status.ENCODING for s in scheduler.admit())
 
 
 def keys(sequences: tuple[Sequence, ...] | list[Sequence]) -> list[str]:
@@ -138,33 +149,41 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def tick(self, data: st.DataObject) -> None:
         waiting, n_free = list(self.scheduler.waiting), self.scheduler.slots.n_free
-        running = list(self.scheduler.running)
         held = {row.utterance: row for row in self.rows.values()}
-        plan = self.scheduler.schedule()
-        assert list(plan.decode) == running
-        assert len(plan.prefill) == min(len(waiting), n_free)
-        assert set(plan.encode) <= set(plan.prefill)
-        self.check_admission(plan, waiting)
-        for sequence in plan.prefill:
-            self.encode(sequence, plan, held.get(utterance_of(sequence)))
+        admitted = self.scheduler.admit()
+        assert len(admitted) == min(len(waiting), n_free)
+        self.check_admission(admitted, waiting)
+        for sequence in admitted:
+            self.encode(sequence, held.get(utterance_of(sequence)))
+        for _ in range(data.draw(st.integers(0, 3))):  # while the encoder is at work
+            self.decode(data)
+        self.scheduler.mark_encoded()
+        assert not any(s.status is Status.ENCODING for s in self.scheduler.running)
+
+    def decode(self, data: st.DataObject) -> None:
+        """One round of all that is encoded."""
+        round_ = self.scheduler.next_round()
+        ready = [s for s in self.scheduler.running if s.status is not Status.ENCODING]
+        assert sorted(map(id, round_.prefill + round_.decode)) == sorted(map(id, ready))
+        assert all(not s.tokens[len(s.request.prefix) :] for s in round_.prefill)
         gains = st.sampled_from([END, MORE])
-        prefill_gains = tuple(data.draw(gains) for _ in plan.prefill)
-        decode_gains = tuple(data.draw(gains) for _ in plan.decode)
-        output = StepOutput(tuple(Prefilled("en", 0.1) for _ in plan.prefill), prefill_gains, decode_gains)
-        finished = self.scheduler.retry(self.scheduler.update(plan, output))
+        prefill_gains = tuple(data.draw(gains) for _ in round_.prefill)
+        decode_gains = tuple(data.draw(gains) for _ in round_.decode)
+        output = RoundOutput(tuple(Prefilled("en", 0.1) for _ in round_.prefill), prefill_gains, decode_gains)
+        finished = self.scheduler.retry(self.scheduler.update(round_, output))
         assert all(s.slot is not None and self.scheduler.slots.holds(s.slot) for s in finished)
         self.scheduler.release(finished)
         assert all(s.status is Status.FINISHED for s in finished)
 
-    def check_admission(self, plan: Plan, waiting: list[Sequence]) -> None:
+    def check_admission(self, admitted: list[Sequence], waiting: list[Sequence]) -> None:
         """Finals, and what may become one, before partials; then whoever has waited longest."""
-        order = [(not s.request.wants_whole, s.request.ready_at) for s in plan.prefill]
-        left = [(not s.request.wants_whole, s.request.ready_at) for s in waiting if s not in plan.prefill]
+        order = [(not s.request.wants_whole, s.request.ready_at) for s in admitted]
+        left = [(not s.request.wants_whole, s.request.ready_at) for s in waiting if s not in admitted]
         assert order == sorted(order)
         assert not order or not left or order[-1] <= min(left)
 
-    def encode(self, sequence: Sequence, plan: Plan, held: Row | None) -> None:
-        """Write what the plan says into the sequence's row: all that the request needs, and nothing twice."""
+    def encode(self, sequence: Sequence, held: Row | None) -> None:
+        """Write what is to be encoded into the sequence's row: all that the request needs, and nothing twice."""
         request = sequence.request
         assert sequence.slot is not None
         n_positions = (request.window.end - request.window.start) // POSITION_SAMPLES
@@ -173,8 +192,8 @@ class AnyOrder(RuleBasedStateMachine):
         if held and n_kept:
             assert self.rows.get(sequence.slot.index) is held, "what is kept lies in the row that was lent"
             ends[:n_kept] = held.ends[:n_kept]
-        assert (sequence in plan.encode) == (n_kept < n_positions)
-        assert sequence not in plan.encode or sequence.first_position == n_kept
+        assert (sequence.status is Status.ENCODING) == (n_kept < n_positions)
+        assert sequence.status is not Status.ENCODING or sequence.first_position == n_kept
         self.rows = {index: row for index, row in self.rows.items() if row is not held}
         self.rows[sequence.slot.index] = Row(utterance_of(sequence), request.window, ends)
 
@@ -190,7 +209,7 @@ class AnyOrder(RuleBasedStateMachine):
         for sequence in self.scheduler.waiting:
             assert sequence.status is Status.WAITING and sequence.slot is None
         for sequence in self.scheduler.running:
-            assert sequence.status is Status.RUNNING
+            assert sequence.status in (Status.ENCODING, Status.ENCODED, Status.DECODING)
             assert sequence.slot is not None and self.scheduler.slots.holds(sequence.slot)
         for sequence in self.everything.keys() - set(live):
             assert sequence.slot is None
@@ -206,11 +225,25 @@ def test_rows_join_and_leave_the_running_batch_at_any_tick() -> None:
     scheduler.submit(make_request("a"))
     tick(scheduler, ended=False)
     scheduler.submit(make_request("b"))
-    plan, _ = tick(scheduler, ended=False)
-    assert (keys(plan.decode), keys(plan.prefill)) == (["a"], ["b"])
-    plan, finished = tick(scheduler)
-    assert keys(plan.decode) == ["a", "b"] and keys(finished) == ["a", "b"]
-    assert not scheduler.has_work and scheduler.schedule().is_empty
+    round_, _ = tick(scheduler, ended=False)
+    assert (keys(round_.decode), keys(round_.prefill)) == (["a"], ["b"])
+    round_, finished = tick(scheduler)
+    assert keys(round_.decode) == ["a", "b"] and keys(finished) == ["a", "b"]
+    assert not scheduler.has_work and not scheduler.next_round()
+
+
+def test_running_rows_go_on_while_others_are_encoded() -> None:
+    scheduler = Scheduler(4)
+    scheduler.submit(make_request("a"))
+    tick(scheduler, ended=False)
+    scheduler.submit(make_request("b"))
+    assert keys(scheduler.admit()) == ["b"]
+    for _ in range(3):
+        round_ = scheduler.next_round()
+        assert (keys(round_.decode), round_.prefill) == (["a"], ())
+        scheduler.update(round_, make_output(round_, MORE))
+    scheduler.mark_encoded()
+    assert keys(scheduler.next_round().prefill) == ["b"]
 
 
 def test_finals_go_first() -> None:
@@ -225,8 +258,8 @@ def test_a_final_evicts_the_partial_of_its_utterance() -> None:
     scheduler.submit(make_request("a"))
     tick(scheduler, ended=False)
     scheduler.submit(make_request("a", is_final=True, window=Window(0, 3 * SAMPLE_RATE)))
-    plan, finished = tick(scheduler)
-    assert plan.decode == ()
+    round_, finished = tick(scheduler)
+    assert round_.decode == ()
     assert [s.request.is_final for s in finished] == [True]
 
 
@@ -249,14 +282,14 @@ def test_everybody_is_admitted_within_one_round_of_all_sessions(
     most_ticks = -(-n_sessions // n_slots) * (length + 1) + 1
     waited = dict.fromkeys(map(str, range(n_sessions)), 0)
     for _ in range(5 * most_ticks):
-        plan = scheduler.schedule()
+        admitted, round_ = admit(scheduler)
         for session in waited:
-            waited[session] = 0 if session in keys(plan.prefill) else waited[session] + 1
+            waited[session] = 0 if session in keys(admitted) else waited[session] + 1
         assert max(waited.values()) <= most_ticks
-        gains = [END if len(s.tokens) >= length else MORE for s in (*plan.prefill, *plan.decode)]
-        known = tuple(Prefilled("en", 0.1) for _ in plan.prefill)
-        split = len(plan.prefill)
-        finished = scheduler.update(plan, StepOutput(known, tuple(gains[:split]), tuple(gains[split:])))
+        gains = [END if len(s.tokens) >= length else MORE for s in (*round_.prefill, *round_.decode)]
+        known = tuple(Prefilled("en", 0.1) for _ in round_.prefill)
+        split = len(round_.prefill)
+        finished = scheduler.update(round_, RoundOutput(known, tuple(gains[:split]), tuple(gains[split:])))
         scheduler.release(finished)
         for sequence in finished:
             scheduler.submit(make_request(sequence.request.session_id, is_final=is_final, ready_at=next(clock)))
@@ -269,8 +302,10 @@ def test_a_window_that_is_asked_for_again_is_not_encoded_again() -> None:
     tick(scheduler)
     scheduler.submit(make_request("new", is_final=True))
     scheduler.submit(make_request("a", is_final=True))
-    plan, _ = tick(scheduler)
-    assert keys(plan.encode) == ["new"] and sorted(keys(plan.prefill)) == ["a", "new"]
+    admitted = scheduler.admit()
+    assert sorted(keys(admitted)) == ["a", "new"]
+    assert {s.request.session_id: s.status for s in admitted} == {"new": Status.ENCODING, "a": Status.ENCODED}
+    assert keys(scheduler.next_round().prefill) == ["a"], "it need not wait for the encoder"
 
 
 def test_a_longer_window_is_encoded() -> None:
@@ -278,7 +313,7 @@ def test_a_longer_window_is_encoded() -> None:
     scheduler.submit(make_request())
     tick(scheduler)
     scheduler.submit(make_request(window=Window(0, 2 * SAMPLE_RATE + 1)))
-    assert len(tick(scheduler)[0].encode) == 1
+    assert n_to_encode(scheduler) == 1
 
 
 def test_a_new_session_with_an_old_name_gets_its_own_audio() -> None:
@@ -287,17 +322,17 @@ def test_a_new_session_with_an_old_name_gets_its_own_audio() -> None:
     tick(scheduler)
     scheduler.abort("s")
     scheduler.submit(make_request())
-    assert len(tick(scheduler)[0].encode) == 1
+    assert n_to_encode(scheduler) == 1
 
 
 def test_the_result_carries_what_was_gained() -> None:
     scheduler = Scheduler(1)
     scheduler.submit(make_request(prefix=(1, 2)))
-    plan = scheduler.schedule()
+    _, round_ = admit(scheduler)
     known = (Prefilled("de", 0.25),)
-    assert scheduler.update(plan, StepOutput(known, (Gain((3, 4), (-1.0, -2.0), ended=False),), ())) == []
-    plan = scheduler.schedule()
-    (sequence,) = scheduler.update(plan, StepOutput((), (), (Gain((), (-3.0,), ended=True),)))
+    assert scheduler.update(round_, RoundOutput(known, (Gain((3, 4), (-1.0, -2.0), ended=False),), ())) == []
+    round_ = scheduler.next_round()
+    (sequence,) = scheduler.update(round_, RoundOutput((), (), (Gain((), (-3.0,), ended=True),)))
     hypothesis = sequence.to_hypothesis()
     assert hypothesis.tokens == (1, 2, 3, 4)
     assert hypothesis.avg_logprob == pytest.approx(-2.0)
@@ -312,10 +347,9 @@ def test_a_loop_ends_at_the_token_limit(seconds: int, gained: int) -> None:
     words = itertools.count()  # no two alike: nothing repeats
     finished: list[Sequence] = []
     while not finished:
-        plan = scheduler.schedule()
+        _, round_ = admit(scheduler)
         gain = Gain(tuple(next(words) for _ in range(gained)), (-0.1,) * gained, ended=False)
-        known = tuple(Prefilled("en", 0.1) for _ in plan.prefill)
-        finished = scheduler.update(plan, StepOutput(known, (gain,) * len(plan.prefill), (gain,) * len(plan.decode)))
+        finished = scheduler.update(round_, make_output(round_, gain))
     (sequence,) = finished
     assert sequence.finish_reason is FinishReason.TOKEN_LIMIT
     assert len(sequence.tokens) == sequence.max_tokens <= 224
@@ -330,12 +364,9 @@ def test_a_draft_is_broken_off_where_plain_decoding_is(words: list[int], cut: in
         scheduler.submit(make_request())
         finished: list[Sequence] = []
         for gained in [gain for gain in gains if gain] + [[]]:
-            plan = scheduler.schedule()
+            _, round_ = admit(scheduler)
             gain = Gain(tuple(gained), (-0.1,) * len(gained or [0]), ended=not gained)
-            known = tuple(Prefilled("en", 0.1) for _ in plan.prefill)
-            finished = scheduler.update(
-                plan, StepOutput(known, (gain,) * len(plan.prefill), (gain,) * len(plan.decode))
-            )
+            finished = scheduler.update(round_, make_output(round_, gain))
             if finished:
                 break
         results.append(finished[0].to_hypothesis())
@@ -347,10 +378,8 @@ def test_a_draft_is_broken_off_where_plain_decoding_is(words: list[int], cut: in
 def test_a_loop_takes_no_committed_text_back() -> None:
     scheduler = Scheduler(1)
     scheduler.submit(make_request(prefix=(1, 7, 7, 7, 7)))
-    plan = scheduler.schedule()
-    (sequence,) = scheduler.update(
-        plan, StepOutput((Prefilled("en", 0.1),), (Gain((7,) * 20, (-0.1,) * 20, ended=False),), ())
-    )
+    _, round_ = admit(scheduler)
+    (sequence,) = scheduler.update(round_, make_output(round_, Gain((7,) * 20, (-0.1,) * 20, ended=False)))
     assert sequence.finish_reason is FinishReason.LOOP
     assert sequence.tokens == [1, 7, 7, 7, 7]
 
@@ -362,11 +391,10 @@ def growing(seconds: float, session_id: str = "s", *, is_final: bool = False) ->
 def row_and_first(scheduler: Scheduler, request: Request) -> tuple[int, int]:
     """Run one request to its end; tell its row and from which position it was encoded."""
     scheduler.submit(request)
-    plan = scheduler.schedule()
-    (sequence,) = plan.encode
+    (sequence,), round_ = admit(scheduler)
     assert sequence.slot is not None
     row = sequence.slot.index
-    scheduler.release(scheduler.update(plan, make_output(plan, ended=True)))
+    scheduler.release(scheduler.update(round_, make_output(round_, END)))
     return row, sequence.first_position
 
 
@@ -387,7 +415,7 @@ def test_what_may_become_final_is_encoded_whole() -> None:
     assert row_and_first(scheduler, growing(5))[1] == 50
     assert row_and_first(scheduler, growing(5, is_final=True))[1] == 0, "a window with a frozen prefix will not do"
     scheduler.submit(growing(5, is_final=True))
-    assert tick(scheduler)[0].encode == ()
+    assert n_to_encode(scheduler) == 0
 
 
 def test_an_utterance_finds_its_row_while_others_are_free() -> None:
@@ -415,10 +443,12 @@ def test_a_window_whose_text_looks_wrong_is_tried_once_more_with_full_context() 
     loop = Gain((7,) * 40, (-0.1,) * 40, ended=False)
     contexts = []
     for _ in range(2):
-        plan = scheduler.schedule()
-        assert plan.encode == plan.prefill, "the held output is what went wrong"
-        contexts.append(plan.prefill[0].full_context)
-        ended = scheduler.update(plan, StepOutput((Prefilled("en", 0.1),), (loop,), ()))
+        (sequence,) = scheduler.admit()
+        assert sequence.status is Status.ENCODING, "the held output is what went wrong"
+        contexts.append(sequence.full_context)
+        scheduler.mark_encoded()
+        round_ = scheduler.next_round()
+        ended = scheduler.update(round_, make_output(round_, loop))
         finished = scheduler.retry(ended)
         scheduler.release(finished)
     assert contexts == [False, True]
