@@ -44,7 +44,10 @@ def median_filter(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def warp(cost: NDArray[np.float32]) -> NDArray[np.int64]:
     """Find the cheapest monotonic path from the first to the last corner.
 
-    The table is filled one anti-diagonal at a time: its cells depend only on the two diagonals before.
+    Each cell adds its own cost to the least of its neighbours above, at the left, and above at the left. The table is
+    filled row by row without a loop over columns: a path that enters a row at column k and leaves it at j pays the
+    difference of the row's running sums on the way, so what it pays is least where the entry less the running sum
+    before it is.
 
     Args:
         cost: (n_rows, n_columns).
@@ -55,19 +58,15 @@ def warp(cost: NDArray[np.float32]) -> NDArray[np.int64]:
     n_rows, n_columns = cost.shape
     total = np.full((n_rows + 1, n_columns + 1), np.inf)
     total[0, 0] = 0.0
-    step = np.zeros((n_rows + 1, n_columns + 1), dtype=np.int8)  # 0 diagonal, 1 from above, 2 from the left
-    for diagonal in range(2, n_rows + n_columns + 1):
-        i = np.arange(max(1, diagonal - n_columns), min(n_rows, diagonal - 1) + 1)
-        j = diagonal - i
-        before = np.stack((total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]))
-        best = before.argmin(axis=0)
-        total[i, j] = cost[i - 1, j - 1] + before[best, np.arange(len(i))]
-        step[i, j] = best
+    running = np.zeros((n_rows, n_columns + 1))
+    np.cumsum(cost, axis=1, out=running[:, 1:], dtype=np.float64)
+    for row in range(n_rows):
+        entry = np.minimum(total[row, :-1], total[row, 1:])  # from above at the left, and from above
+        total[row + 1, 1:] = running[row, 1:] + np.minimum.accumulate(entry - running[row, :-1])
     first_column = np.zeros(n_rows, dtype=np.int64)
     row, column = n_rows, n_columns
     while row > 0 and column > 0:
         first_column[row - 1] = column - 1
-        move = step[row, column]
-        row -= move != 2
-        column -= move != 1
+        diagonal, above, left = total[row - 1, column - 1], total[row - 1, column], total[row, column - 1]
+        row, column = row - (min(diagonal, above) <= left), column - (diagonal <= above or left < above)
     return first_column

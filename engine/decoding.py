@@ -13,26 +13,35 @@ from engine.scheduler import Gain
 
 
 class GreedyChoice:
-    """Whisper's suppression lists as masks, and the greedy choice under them."""
+    """Whisper's suppression lists, and the greedy choice under them."""
 
-    def __init__(self, suppress: tuple[int, ...], begin: tuple[int, ...], n_vocab: int, device: torch.device) -> None:
-        self._mask = torch.zeros(2, n_vocab, device=device)  # [0] anywhere, [1] for the first text token
-        self._mask[:, list(suppress)] = -torch.inf
-        self._mask[1, list(begin)] = -torch.inf
+    def __init__(self, suppress: tuple[int, ...], begin: tuple[int, ...], device: torch.device) -> None:
+        """Take the tokens that are allowed nowhere, and those that are not allowed as the first of a text."""
+        self._suppress = torch.tensor(suppress, dtype=torch.int64, device=device)
+        self._begin = torch.tensor(begin, dtype=torch.int64, device=device)
 
     def __call__(self, scores: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
         """Choose the best allowed token of each row.
 
         Args:
-            scores: (n, V) float32.
+            scores: (n, V) float32; those of forbidden tokens are overwritten.
             is_first: (n,) bool: the token would be the first of its text.
 
         Returns:
             (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones.
         """
-        allowed = scores + self._mask[is_first.long()]
-        best, tokens = allowed.max(dim=-1)
-        return tokens, best - allowed.logsumexp(dim=-1)
+        scores.index_fill_(1, self._suppress, -torch.inf)
+        scores[is_first.nonzero(), self._begin] = -torch.inf
+        tokens = _argmax(scores)
+        best = scores.gather(1, tokens[:, None])
+        return tokens, -(scores - best).exp_().sum(dim=-1).log_()
+
+
+def _argmax(scores: Tensor) -> Tensor:
+    """(n, V) -> (n,); on a CPU by NumPy, which is ten times as fast at it."""
+    if scores.device.type == "cpu":
+        return torch.from_numpy(scores.numpy().argmax(axis=-1))
+    return scores.argmax(dim=-1)
 
 
 def verify(draft: tuple[int, ...], choices: list[int], logprobs: list[float], end_of_text: int) -> Gain:

@@ -1,8 +1,9 @@
 """Linear layers in int8 on a CPU: the one file that knows PyTorch's quantisation operators.
 
 Weights are quantised once, per output channel. Activations are quantised on the fly, per row: each row is brought to
--1..1 by its own middle and half width before the product, and back behind it, so that no row's rounding hangs on what
-its neighbours in the batch say. The product itself is exact integer arithmetic.
+-1..1 by its own largest value before the product, and back behind it, so that no row's rounding hangs on what its
+neighbours in the batch say. The product itself is exact integer arithmetic. (Bringing each row's middle to zero as well
+changes as many words and costs two more passes over every product.)
 
 A processor without VNNI adds two 16-bit products before it widens them, which overflows with eight bits on both sides.
 Weights therefore get seven: measured with tiny.en, that changes fewer words than seven bits for the activations.
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 _LEVELS = 255  # of activations: 0..255
 _ZERO_POINT = 128
 _SCALE = 2.0 / (_LEVELS - 1)  # -1 falls on 1, +1 on 255
-_LEAST_HALF_WIDTH = 1e-8  # of a row without variation
+_LEAST_PEAK = 1e-8  # of a row of zeros
 
 
 class QuantisedLinear(nn.Module):
@@ -34,19 +35,17 @@ class QuantisedLinear(nn.Module):
             warnings.simplefilter("ignore")  # PyTorch means to replace these operators; this file is where to follow
             quantised = torch.quantize_per_channel(weight, scales, zero_points, 0, torch.qint8)
         self._packed = torch.ops.quantized.linear_prepack(quantised, None)
-        self._row_sum = quantised.dequantize().sum(dim=1)  # what a constant input gives
-        self._bias = torch.zeros(len(weight)) if bias is None else bias.float()
+        self._bias = None if bias is None else bias.float()
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) float32 -> (..., N) float32."""
-        low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)  # aminmax takes 20 times as long
-        middle = (high + low) * 0.5
-        half_width = ((high - low) * 0.5).clamp_(min=_LEAST_HALF_WIDTH)
-        unit = torch.addcdiv(-middle / half_width, x, half_width)  # -1..1
-        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            unit, _SCALE, _ZERO_POINT, self._packed
+        # Two plain passes: aminmax takes 20 times as long, and a norm 5 times.
+        peak = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True)).clamp_(min=_LEAST_PEAK)
+        product: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+            x * peak.reciprocal(), _SCALE, _ZERO_POINT, self._packed
         )
-        return torch.addcmul(self._bias, middle, self._row_sum).addcmul_(product, half_width)
+        product *= peak
+        return product if self._bias is None else product.add_(self._bias)
 
 
 def is_available() -> bool:

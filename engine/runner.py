@@ -42,6 +42,7 @@ from engine.types import POSITION_SAMPLES, Window, Word
 logger = logging.getLogger(__name__)
 
 _CPU_POSITIONS = 512  # in one tick: about 0.12 s of one core with tiny.en
+_SCORED_AT_ONCE = 16  # states of the decoder; their scores take 3.3 MB
 _MOST_THREADS = 4  # the products of a few seconds of audio are too small for more
 
 _DTYPES = {
@@ -106,7 +107,7 @@ class ModelRunner:
         self._cap = estimate_cap(checkpoint.dimensions, device=self.device, dtype=dtype)
         n_vocab = checkpoint.dimensions.n_vocab
         no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
-        self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, n_vocab, self.device)
+        self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, self.device)
         self._tap_heads = checkpoint.alignment_heads
         self._languages = tokenizer.languages
         self._language_tokens = torch.tensor(list(tokenizer.language_tokens.values()), device=self.device)
@@ -211,12 +212,12 @@ class ModelRunner:
         drafts = [s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)] if self._draft else () for s in sequences]
         inputs = [[*head, *draft] for head, draft in zip(heads, drafts, strict=True)]
         hidden = self._forward(sequences, inputs)
+        no_speech = self._no_speech_probs(sequences, hidden)
         scored = [torch.arange(len(head) - 1, len(tokens)) for head, tokens in zip(heads, inputs, strict=True)]
         first = [(s.request.prefix == ()) for s in sequences]
-        no_speech = self._model.decoder.logits(hidden[:, 0]).softmax(-1)[:, self.tokenizer.no_speech].tolist()
         states = torch.cat([hidden[i, at] for i, at in enumerate(scored)])
         is_first = torch.cat([(at == at[0]) & f for at, f in zip(scored, first, strict=True)]).to(self.device)
-        choices, logprobs = (t.tolist() for t in self._choose(self._model.decoder.logits(states), is_first))
+        choices, logprobs = self._choose_all(states, is_first)
         gains = []
         taken = 0
         for sequence, head, draft in zip(sequences, heads, drafts, strict=True):
@@ -236,13 +237,30 @@ class ModelRunner:
         inputs = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         hidden = self._model.decoder(inputs, lengths, self._cache, rows)[:, 0]
         never_first = torch.zeros(len(sequences), dtype=torch.bool, device=self.device)
-        choices, logprobs = (t.tolist() for t in self._choose(self._model.decoder.logits(hidden), never_first))
+        choices, logprobs = self._choose_all(hidden, never_first)
         for row in rows.indices:
             self._cache.lengths[row] += 1
         return tuple(
             Gain((), (logprob,), ended=True) if token == self.tokenizer.eot else Gain((token,), (logprob,), ended=False)
             for token, logprob in zip(choices, logprobs, strict=True)
         )
+
+    def _choose_all(self, states: Tensor, is_first: Tensor) -> tuple[list[int], list[float]]:
+        """Choose for (n, C) states; a few at a time, because the scores of many leave the cache."""
+        parts = zip(torch.split(states, _SCORED_AT_ONCE), torch.split(is_first, _SCORED_AT_ONCE), strict=True)
+        chosen = [self._choose(self._model.decoder.logits(part), firsts) for part, firsts in parts]
+        tokens, logprobs = zip(*chosen, strict=True)
+        return torch.cat(tokens).tolist(), torch.cat(logprobs).tolist()
+
+    def _no_speech_probs(self, sequences: tuple[Sequence, ...], hidden: Tensor) -> list[float]:
+        """What each window gives to "no speech", asked after the first token; 0 once words of it are committed."""
+        open_ = [i for i, s in enumerate(sequences) if not s.request.prefix]
+        probabilities = [0.0] * len(sequences)
+        if open_:
+            scores = self._model.decoder.logits(hidden[open_, 0])
+            for i, value in zip(open_, scores.softmax(-1)[:, self.tokenizer.no_speech].tolist(), strict=True):
+                probabilities[i] = value
+        return probabilities
 
     def _forward(
         self, sequences: tuple[Sequence, ...] | list[Sequence], inputs: list[list[int]], tap: AttentionTap | None = None

@@ -120,7 +120,7 @@ class Hypothesis:
     Attributes:
         tokens: text tokens, the forced prefix included.
         avg_logprob: mean log-probability of the decoded tokens (the end token counts, the prefix does not).
-        no_speech_prob: probability that the model gave to "no speech" before any text.
+        no_speech_prob: probability that the model gave to "no speech" before any text; 0 where text is committed.
         language: language of the window, given or detected.
         words: with times; only where the request asked for them (finals, and windows about to be cut).
         finish_reason: why decoding stopped.

@@ -25,7 +25,7 @@ def test_the_best_allowed_token_is_chosen_row_by_row(
     if len({*suppress, *begin}) == N_VOCAB:
         begin = ()
     is_first = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    choose = GreedyChoice(suppress, begin, N_VOCAB, CPU)
+    choose = GreedyChoice(suppress, begin, CPU)
     chosen, logprobs = choose(torch.tensor(rows), torch.tensor(is_first))
     for row, first, token, logprob in zip(rows, is_first, chosen.tolist(), logprobs.tolist(), strict=True):
         allowed = [t for t in range(N_VOCAB) if t not in suppress and not (first and t in begin)]
@@ -35,7 +35,7 @@ def test_the_best_allowed_token_is_chosen_row_by_row(
 
 
 def test_the_beginning_has_more_rules() -> None:
-    choose = GreedyChoice((3,), (END,), N_VOCAB, CPU)
+    choose = GreedyChoice((3,), (END,), CPU)
     row = torch.arange(N_VOCAB).float()
     row[END] = 100
     chosen, _ = choose(torch.stack([row, row]), torch.tensor([True, False]))
