@@ -37,8 +37,7 @@ def median_filter(values: NDArray[np.float32]) -> NDArray[np.float32]:
         return values
     padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(half, half)], mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_WIDTH, axis=-1)
-    filtered: NDArray[np.float32] = np.median(windows, axis=-1).astype(np.float32)
-    return filtered
+    return np.partition(windows, half, axis=-1)[..., half]  # np.median takes twice as long
 
 
 def warp(cost: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -3,11 +3,6 @@
 One row per slot (engine/slots.py decides who holds which). Nothing is concatenated or allocated per step: a decode step
 writes one position per layer and reads a slice. Owned by engine/runner.py.
 
-The audio of a row is laid out as one run of keys: the window's own positions, then the silence tail that stands for the
-rest of Whisper's 30 seconds (engine/silence.py). `bias` is added to the attention scores: 0 for the window's own
-positions, the log of how many positions a tail key stands for, and -inf behind the run. Encoder self-attention and the
-decoder's cross-attention share layout and bias.
-
 Shapes: as in engine/model.py; R rows, S = 1500 encoder positions, G tail keys.
 """
 
@@ -18,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.checkpoint import Dimensions
-from engine.silence import SilenceTail
+from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, n_tail_keys
 
 
 class Rows:
@@ -39,32 +34,110 @@ class Rows:
         return store[self.tensor]
 
 
+class AudioKeys:
+    """What one kind of attention sees of the audio: keys and values of all rows and layers.
+
+    A row holds the G keys of the silence tail, then the window's own S positions. What is attended to is one run: the
+    tail keys that stand for what lies behind the window, and the window. (Softmax minds no order. With the tail in
+    front nothing is moved when a window grows; the run only begins later.) `bias` is added to the scores: 0 for the
+    window's own positions, the log of how many positions a tail key stands for, -inf outside the run.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], n_layers: int, n_rows: int, n_tail: int, like: Tensor) -> None:
+        """Allocate.
+
+        Args:
+            shape: H, S, D.
+            n_tail: G.
+            like: gives device and dtype.
+        """
+        n_heads, n_positions, head_width = shape
+        size = (2, n_rows, n_heads, n_tail + n_positions, head_width)
+        self._stores = [like.new_zeros(size) for _ in range(n_layers)]  # [0] keys, [1] values
+        self._bias = like.new_full((n_rows, n_tail + n_positions), -torch.inf)
+        self._bias[:, n_tail] = 0  # a row never used has one key, so that attention to it is defined
+        self._runs = [slice(n_tail, n_tail + 1)] * n_rows
+        self._tails: list[TailKeys | None] = [None] * n_rows
+        self._n_tail = n_tail
+
+    def lay_out(self, row: int, n_positions: int, tail: TailKeys | None) -> None:
+        """Begin a window of so many positions of its own; the tail stands for the rest."""
+        end = self._n_tail + n_positions
+        begin = self._n_tail if tail is None else n_positions // tail.stride
+        if tail is not None and self._tails[row] is not tail:
+            for store, keys_values in zip(self._stores, tail.keys_values, strict=True):
+                store[:, row, :, : self._n_tail] = keys_values
+            self._tails[row] = tail
+        weights = [-torch.inf] * self._n_tail if tail is None else tail.log_weights(n_positions)
+        self._bias[row, : self._n_tail] = self._bias.new_tensor(weights)
+        self._bias[row, self._n_tail : end] = 0
+        self._bias[row, end:] = -torch.inf
+        self._runs[row] = slice(begin, end)
+
+    def write(self, layer: int, row: int, span: slice, keys: Tensor, values: Tensor) -> None:
+        """Write (n, H, D) keys and values at the window's positions `span`."""
+        at = slice(self._n_tail + span.start, self._n_tail + span.stop)
+        self._stores[layer][0, row, :, at] = keys.transpose(0, 1)
+        self._stores[layer][1, row, :, at] = values.transpose(0, 1)
+
+    def attend(self, layer: int, row: int, query: Tensor) -> Tensor:
+        """Attend from (1, H, n, D) queries to one row; returns (1, H, n, D)."""
+        run = self._runs[row]
+        keys, values = self._stores[layer][:, row : row + 1, :, run]
+        return _attend(query, keys, values, self._bias[row, run])
+
+    def attend_rows(self, layer: int, rows: Rows, query: Tensor) -> Tensor:
+        """Attend from (B, H, T, D) queries to each its row; returns (B, H, T, D).
+
+        On a CPU row by row: nothing is copied and no row pays for a longer neighbour. On a GPU the launches would cost
+        more than the work.
+        """
+        if query.device.type != "cpu":
+            return self.attend_padded(layer, rows, query)
+        parts = zip(torch.split(query, 1), rows.indices, strict=True)
+        return torch.cat([self.attend(layer, row, part) for part, row in parts])
+
+    def attend_padded(self, layer: int, rows: Rows, query: Tensor) -> Tensor:
+        """Do as `attend_rows` with all rows at once, padded to the longest."""
+        n_keys = max(self._runs[row].stop for row in rows.indices)
+        keys, values = (rows.pick(store)[:, :, :n_keys] for store in self._stores[layer])
+        return _attend(query, keys, values, rows.pick(self._bias)[:, None, None, :n_keys])
+
+    def own(self, layer: int, row: int) -> Tensor:
+        """Return (2, H, n, D) keys and values of the window's own positions."""
+        return self._stores[layer][:, row, :, self._n_tail : self._runs[row].stop]
+
+
 class KVCache:
     """All rows of all layers.
 
     `lengths[row]` is the number of text positions that are valid; whoever runs the decoder keeps it true.
+
+    Attributes:
+        encoder: keys of the encoder's self-attention.
+        cross: keys of the decoder's cross-attention.
     """
 
     def __init__(self, dimensions: Dimensions, n_rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
-        self._n_positions = dimensions.n_audio_positions
+        n_heads, n_positions = dimensions.n_heads, dimensions.n_audio_positions
+        head_width = dimensions.n_state // n_heads
+        like = torch.empty(0, device=device, dtype=dtype)
         self._n_text_positions = dimensions.n_text_positions
-        head_width = dimensions.n_state // dimensions.n_heads
-        text = (2, n_rows, dimensions.n_heads, dimensions.n_text_positions, head_width)
-        audio = (2, n_rows, dimensions.n_heads, dimensions.n_audio_positions, head_width)
+        text = (2, n_rows, n_heads, dimensions.n_text_positions, head_width)
+        self._text = [like.new_zeros(text) for _ in range(dimensions.n_decoder_layers)]  # [0] keys, [1] values
 
-        def stores(shape: tuple[int, ...], n_layers: int) -> list[Tensor]:
-            return [torch.zeros(shape, device=device, dtype=dtype) for _ in range(n_layers)]
+        def audio(n_layers: int, stride: int) -> AudioKeys:
+            n_tail = n_tail_keys(n_positions, stride)
+            return AudioKeys((n_heads, n_positions, head_width), n_layers, n_rows, n_tail, like)
 
-        self._text = stores(text, dimensions.n_decoder_layers)  # [0] keys, [1] values
-        self._cross = stores(audio, dimensions.n_decoder_layers)
-        self._encoder = stores(audio, dimensions.n_encoder_layers)
-        self._bias = torch.full((n_rows, self._n_positions), -torch.inf, device=device, dtype=dtype)
-        self._tails: list[SilenceTail | None] = [None] * n_rows
-        self._n_keys = [1] * n_rows  # of audio; a row never used has one, so that attention to it is defined
-        self._bias[:, 0] = 0
+        self.encoder = audio(dimensions.n_encoder_layers, ENCODER_STRIDE)
+        self.cross = audio(dimensions.n_decoder_layers, CROSS_STRIDE)
         self.lengths = [0] * n_rows
 
-    # ------------------------------------------------------------------------------------------------ text
+    def lay_out(self, row: int, n_positions: int, tail: SilenceTail | None) -> None:
+        """Begin a window of so many positions of its own; the tail, or nothing, stands for the rest of 30 seconds."""
+        self.encoder.lay_out(row, n_positions, tail.encoder if tail else None)
+        self.cross.lay_out(row, n_positions, tail.cross if tail else None)
 
     def text_extent(self, rows: Rows, n_new: int) -> int:
         """Return how many key positions a pass with `n_new` tokens per row has to look at."""
@@ -80,73 +153,8 @@ class KVCache:
         value_store[at, :, positions] = values
         return rows.pick(key_store[:, :, :n_keys]), rows.pick(value_store[:, :, :n_keys])
 
-    # ------------------------------------------------------------------------------------------------ audio
 
-    def lay_out(self, row: int, n_positions: int, tail: SilenceTail | None) -> None:
-        """Begin a window: so many positions of its own, then the tail from there on."""
-        log_weights = tail.log_weights_from(n_positions) if tail else self._bias[row, :0]
-        n_keys = n_positions + len(log_weights)
-        self._bias[row, :n_positions] = 0
-        self._bias[row, n_positions:n_keys] = log_weights
-        self._bias[row, n_keys:] = -torch.inf
-        self._n_keys[row] = n_keys
-        self._tails[row] = tail
-
-    def write_encoder(self, layer: int, row: int, span: slice, keys: Tensor, values: Tensor) -> None:
-        """Write (n, H, D) self-attention keys and values of the encoder at positions `span`, and the tail behind."""
-        tail = self._tails[row]
-        self._write(self._encoder[layer], row, span, keys, values, tail.encoder[layer] if tail else None)
-
-    def write_cross(self, layer: int, row: int, span: slice, keys: Tensor, values: Tensor) -> None:
-        """Write (n, H, D) cross-attention keys and values at positions `span`, and the tail behind."""
-        tail = self._tails[row]
-        self._write(self._cross[layer], row, span, keys, values, tail.cross[layer] if tail else None)
-
-    def _write(self, store: Tensor, row: int, span: slice, keys: Tensor, values: Tensor, tail: Tensor | None) -> None:
-        store[0, row, :, span] = keys.transpose(0, 1)
-        store[1, row, :, span] = values.transpose(0, 1)
-        if tail is not None:
-            n_tail = self._n_keys[row] - span.stop
-            store[:, row, :, span.stop : self._n_keys[row]] = tail[:, :, tail.shape[2] - n_tail :]
-
-    def attend_encoder(self, layer: int, row: int, query: Tensor) -> Tensor:
-        """Attend from (1, H, n, D) queries to one row's window; returns (1, H, n, D)."""
-        n_keys = self._n_keys[row]
-        keys, values = self._encoder[layer][:, row : row + 1, :, :n_keys]
-        return attend(query, keys, values, self._bias[row, :n_keys])
-
-    def attend_cross(self, layer: int, rows: Rows, query: Tensor) -> Tensor:
-        """Attend from (B, H, T, D) queries to the rows' windows; returns (B, H, T, D).
-
-        On a CPU row by row: nothing is copied and no row pays for a longer neighbour. On a GPU, where the launches
-        would cost more than the work, all rows at once, padded to the longest.
-        """
-        if query.device.type == "cpu":
-            windows = [self._cross_of(layer, row) for row in rows.indices]
-            return torch.cat([attend(q, *window) for q, window in zip(torch.split(query, 1), windows, strict=True)])
-        n_keys = max(self._n_keys[row] for row in rows.indices)
-        keys, values = (rows.pick(store)[:, :, :n_keys] for store in self._cross[layer])
-        return attend(query, keys, values, rows.pick(self._bias)[:, None, None, :n_keys])
-
-    def cross_keys(self, layer: int, row: int) -> Tensor:
-        """Return (H, n_keys, D) cross-attention keys of one row's window."""
-        return self._cross_of(layer, row)[0][0]
-
-    def _cross_of(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        n_keys = self._n_keys[row]
-        keys, values = self._cross[layer][:, row : row + 1, :, :n_keys]
-        return keys, values, self._bias[row, :n_keys]
-
-    def encoder_store(self, layer: int) -> Tensor:
-        """Return all (2, R, H, S, D) self-attention keys and values of an encoder layer."""
-        return self._encoder[layer]
-
-    def cross_store(self, layer: int) -> Tensor:
-        """Return all (2, R, H, S, D) cross-attention keys and values of a decoder layer."""
-        return self._cross[layer]
-
-
-def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     """Attend from (B, H, T, D) to (B, H, n, D); `bias`, (..., n), is added to the scores."""
     mask = bias.expand(query.shape[0], 1, query.shape[2], -1)
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)

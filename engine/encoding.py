@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.cache import KVCache
+from engine.cache import AudioKeys, KVCache
 from engine.config import Context
 from engine.features import HOP_SAMPLES, LogMel
 from engine.model import EncoderInput, Whisper
-from engine.silence import STRIDE, SilenceTail, log_weights, thin_out
+from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, thin_out
 from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, Samples
 
 _MARGIN = 15  # positions of real silence between the audio and the tail: 0.3 s
@@ -89,8 +89,7 @@ class WindowEncoder:
         """Return how many positions a window has before the tail."""
         if window.full_context or self._context is Context.FULL:
             return self._n_all
-        n_positions = -(-len(window.audio) // POSITION_SAMPLES) + _MARGIN
-        return min(self._n_all, -(-n_positions // STRIDE) * STRIDE)
+        return min(self._n_all, -(-len(window.audio) // POSITION_SAMPLES) + _MARGIN)
 
     def _mel(self, audio: Sequence[Samples], n_positions: int) -> Tensor:
         """Return (N, M, 2 * n_positions + 1) features, one frame more than the positions have."""
@@ -115,14 +114,16 @@ class WindowEncoder:
         self._write_cross([silence], encoded, cache)
         dimensions = self._model.dimensions
         return SilenceTail(
-            encoder=[thin_out(cache.encoder_store(layer)[:, 0]) for layer in range(dimensions.n_encoder_layers)],
-            cross=[thin_out(cache.cross_store(layer)[:, 0]) for layer in range(dimensions.n_decoder_layers)],
-            log_weights=log_weights(self._n_all, device=self._device, dtype=self._dtype),
+            encoder=self._thinned(cache.encoder, dimensions.n_encoder_layers, ENCODER_STRIDE),
+            cross=self._thinned(cache.cross, dimensions.n_decoder_layers, CROSS_STRIDE),
         )
+
+    def _thinned(self, keys: AudioKeys, n_layers: int, stride: int) -> TailKeys:
+        return TailKeys([thin_out(keys.own(layer, 0), stride) for layer in range(n_layers)], stride, self._n_all)
 
     def _write_cross(self, inputs: Sequence[EncoderInput], encoded: Tensor, cache: KVCache) -> None:
         lengths = [window.span.stop - window.span.start for window in inputs]
         for layer, (keys, values) in enumerate(self._model.decoder.cross_keys_values(encoded)):
             parts = zip(inputs, torch.split(keys, lengths), torch.split(values, lengths), strict=True)
             for window, key, value in parts:
-                cache.write_cross(layer, window.row, window.span, key, value)
+                cache.cross.write(layer, window.row, window.span, key, value)

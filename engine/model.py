@@ -102,8 +102,8 @@ class EncoderLayer(nn.Module):
         lengths = [w.span.stop - w.span.start for w in inputs]
         for window, part in zip(inputs, torch.split(qkv, lengths), strict=True):
             query, key, value = part.unbind(1)  # each (n, H, D)
-            cache.write_encoder(index, window.row, window.span, key, value)
-            heads = cache.attend_encoder(index, window.row, query.transpose(0, 1).unsqueeze(0))  # (1, H, n, D)
+            cache.encoder.write(index, window.row, window.span, key, value)
+            heads = cache.encoder.attend(index, window.row, query.transpose(0, 1).unsqueeze(0))  # (1, H, n, D)
             attended.append(heads[0].transpose(0, 1).flatten(1))  # (n, C)
         x = x + self.attention_out(torch.cat(attended))
         return x + self.ffn(x)  # type: ignore[no-any-return]
@@ -129,8 +129,8 @@ class AttentionTap:
 
     Attributes:
         heads: (layer, head) pairs.
-        scores: after the pass, per row one (T, n_keys) tensor of scores before the softmax per pair, in the order of
-            layers.
+        scores: after the pass, per row one (T, n) tensor of scores before the softmax per pair, in the order of layers;
+            n own positions of the row's window, without the silence tail.
     """
 
     heads: tuple[tuple[int, int], ...]
@@ -143,7 +143,7 @@ class AttentionTap:
         scale = 1 / math.sqrt(query.shape[-1])
         for head in [head for wanted, head in self.heads if wanted == layer]:
             for scores, q, row in zip(self.scores, query[:, head], rows.indices, strict=True):
-                scores.append(q @ cache.cross_keys(layer, row)[head].T * scale)
+                scores.append(q @ cache.cross.own(layer, row)[0, head].T * scale)
 
 
 class Decoder(nn.Module):
@@ -240,7 +240,7 @@ class DecoderLayer(nn.Module):
         query = self.cross_query(self.cross_norm(x)).view(n_rows, n_tokens, self.n_heads, -1).transpose(1, 2)
         if tap is not None:
             tap.record(index, query, cache, rows)
-        attended = cache.attend_cross(index, rows, query)
+        attended = cache.cross.attend_rows(index, rows, query)
         x = x + self.cross_out(attended.transpose(1, 2).reshape(n_rows, n_tokens, width))
         return x + self.ffn(x)  # type: ignore[no-any-return]
 

@@ -23,12 +23,12 @@ from engine.registry import load_model
 from engine.runner import ModelRunner, default_threads
 from engine.scheduler import Scheduler
 from engine.scheduler import Sequence as Running
+from engine.silence import ENCODER_STRIDE, n_tail_keys
 from engine.tokenizer import Tokenizer
 from engine.types import POSITION_SAMPLES, SAMPLE_RATE, Request, Samples, Window
 
 _REPEATS = 5
 _DECODE_STEPS = 12
-_TAIL_KEYS = 188  # at most; see engine/silence.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def encoder_flop(dimensions: Dimensions, n_positions: int, context: Context) -> 
     if context is Context.FULL:
         n_positions = n_keys = dimensions.n_audio_positions
     else:
-        n_keys = n_positions + _TAIL_KEYS - n_positions // 8
+        n_keys = n_positions + n_tail_keys(dimensions.n_audio_positions - n_positions, ENCODER_STRIDE)
     convolutions = 2 * 3 * n_positions * (2 * dimensions.n_mels * width + width * width)
     layer = 2 * n_positions * (4 * width * width + 2 * width * ffn) + 4 * n_positions * n_keys * width
     cross = 4 * n_positions * width * width

@@ -64,7 +64,7 @@ class CachedDecoder:
         for row, window in zip(features, encoded, strict=True):
             self.cache.lengths[row] = 0
             for layer, (keys, values) in enumerate(self.model.decoder.cross_keys_values(window)):
-                self.cache.write_cross(layer, row, slice(0, len(window)), keys, values)
+                self.cache.cross.write(layer, row, slice(0, len(window)), keys, values)
 
     @torch.inference_mode()
     def extend(self, tokens: dict[int, list[int]], *, tap: AttentionTap | None = None) -> dict[int, Tensor]:

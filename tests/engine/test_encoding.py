@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.cache import KVCache
+from engine.cache import AudioKeys, KVCache, Rows
 from engine.checkpoint import Checkpoint
 from engine.config import Context
 from engine.encoding import WindowEncoder, WindowInput
 from engine.model import Whisper
-from engine.silence import STRIDE, log_weights, thin_out
+from engine.silence import TailKeys, n_tail_keys, thin_out
 from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, SAMPLE_RATE, Samples
 from tests.engine.models import CPU, make_cache, make_whisper, random_checkpoint
 
@@ -39,9 +41,8 @@ def window(row: int, audio: Samples, *, first: int = 0, full: bool = False) -> W
 
 
 def written(cache: KVCache, row: int) -> list[Tensor]:
-    """(2, H, S, D) keys and values of every layer, encoder and cross-attention."""
-    stores = [cache.encoder_store(layer) for layer in range(2)] + [cache.cross_store(layer) for layer in range(2)]
-    return [store[:, row].clone() for store in stores]
+    """(2, H, n, D) keys and values of every layer, encoder and cross-attention."""
+    return [keys.own(layer, row).clone() for keys in (cache.encoder, cache.cross) for layer in range(2)]
 
 
 @pytest.mark.parametrize("context", list(Context))
@@ -54,8 +55,8 @@ def test_a_window_encoded_from_a_position_on_equals_the_window_encoded_at_once(
     n_whole = encoder.encode([window(0, audio)])
     expected = written(cache, 0)
     for layer in range(2):
-        for store in (cache.encoder_store(layer), cache.cross_store(layer)):
-            store[:, 0, :, first:] = 0
+        for keys in (cache.encoder, cache.cross):
+            keys.own(layer, 0)[:, :, first:] = 0
     n_rest = encoder.encode([window(0, audio, first=first)])
     assert n_rest == n_whole - first
     for found, before in zip(written(cache, 0), expected, strict=True):
@@ -107,28 +108,35 @@ def test_a_full_window_has_no_tail(whisper: Whisper, cache: KVCache) -> None:
 # ------------------------------------------------------------------------------------------------ silence
 
 
-@pytest.mark.parametrize("n_positions", [N_ALL, 20, STRIDE])
-def test_the_tail_stands_for_as_many_positions_as_it_replaces(n_positions: int) -> None:
-    weights = log_weights(n_positions, device=CPU, dtype=torch.float32)
-    assert weights.exp().sum().item() == pytest.approx(n_positions)
+@given(n_before=st.integers(0, N_ALL - 1), stride=st.sampled_from([1, 8, 64, 1500]))
+def test_the_tail_stands_for_as_many_positions_as_it_replaces(n_before: int, stride: int) -> None:
+    weights = torch.tensor(TailKeys([], stride, N_ALL).log_weights(n_before))
+    assert len(weights) == n_tail_keys(N_ALL, stride)
+    assert weights.exp().sum().item() == pytest.approx(N_ALL - n_before, rel=1e-4)
+    assert weights[: n_before // stride].exp().sum() == 0
 
 
 def test_a_tail_key_is_the_mean_of_its_stretch() -> None:
     keys_values = torch.randn(2, 3, 20, 4)
-    thin = thin_out(keys_values)
+    thin = thin_out(keys_values, 8)
     assert thin.shape == (2, 3, 3, 4)
-    torch.testing.assert_close(thin[:, :, 0], keys_values[:, :, :STRIDE].mean(dim=2))
-    torch.testing.assert_close(thin[:, :, -1], keys_values[:, :, 2 * STRIDE :].mean(dim=2))
+    torch.testing.assert_close(thin[:, :, 0], keys_values[:, :, :8].mean(dim=2))
+    torch.testing.assert_close(thin[:, :, -1], keys_values[:, :, 16:].mean(dim=2))
 
 
-def test_attention_to_equal_positions_is_the_same_through_their_tail() -> None:
+@given(n_own=st.integers(1, 40), stride=st.sampled_from([1, 8, 64]), padded=st.booleans())
+def test_attention_to_equal_positions_is_the_same_through_their_tail(n_own: int, stride: int, padded: bool) -> None:
     """Where silence is all alike, one key with the weight of many is exact."""
-    query, real = torch.randn(1, 2, 5, 4), torch.randn(2, 1, 2, 16, 4)
-    silent = torch.randn(2, 1, 2, 1, 4).expand(-1, -1, -1, 24, -1)
-    everything = torch.cat([real, silent], dim=3)
-    exact = torch.nn.functional.scaled_dot_product_attention(query, everything[0], everything[1])
-    thin = torch.cat([real, thin_out(silent[:, 0]).unsqueeze(1)], dim=3)
-    bias = torch.cat([torch.zeros(16), log_weights(24, device=CPU, dtype=torch.float32)])
-    mask = bias.expand(1, 1, 5, -1)
-    through_tail = torch.nn.functional.scaled_dot_product_attention(query, thin[0], thin[1], attn_mask=mask)
-    torch.testing.assert_close(through_tail, exact, atol=1e-5, rtol=1e-5)
+    n_all = 40
+    n_tail = n_tail_keys(n_all, stride)
+    query, real = torch.randn(1, 2, 5, 4), torch.randn(2, n_own, 2, 4)
+    silent = torch.randn(2, 2, 1, 4).expand(-1, -1, n_all, -1)
+    everything = torch.cat([real.transpose(1, 2), silent[:, :, n_own:]], dim=2)
+    exact = torch.nn.functional.scaled_dot_product_attention(query, everything[:1], everything[1:])
+    keys = AudioKeys((2, n_all, 4), 1, 3, n_tail, torch.empty(0))
+    tail = TailKeys([thin_out(silent, stride)], stride, n_all)
+    keys.lay_out(1, n_all, tail)  # a longer window before it
+    keys.lay_out(1, n_own, tail if n_own < n_all else None)
+    keys.write(0, 1, slice(0, n_own), real[0], real[1])
+    found = keys.attend_padded(0, Rows([1], CPU), query) if padded else keys.attend(0, 1, query)
+    torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
