@@ -99,7 +99,11 @@ def serve(
         Precision, typer.Option(help="Number format; auto: int8 on an x86 CPU, fp16 on CUDA.")
     ] = _DEFAULTS.dtype,
     freeze_after_s: Annotated[
-        float, typer.Option(help="Partials reuse what was encoded with so much audio behind it; 0 never.")
+        float | None,
+        typer.Option(
+            help="Partials reuse what was encoded with so much audio behind it; 0 never.",
+            show_default="by the size of the model",
+        ),
     ] = _DEFAULTS.freeze_after_s,
     gather_ms: Annotated[
         float, typer.Option(help="How long a tick waits for more audio to share its encoder run.")
@@ -232,6 +236,9 @@ def bench_stream(
     model: ModelName = _DEFAULTS.model,
     device: DeviceName = _DEFAULTS.device,
     manifest: Manifest = DEFAULT_MANIFEST,
+    freeze_after_s: Annotated[
+        list[float] | None, typer.Option(help="Compare these, in place of one saving after the other; repeatable.")
+    ] = None,
     output: JsonOutput = None,
 ) -> None:
     """Stream recordings through the engine and count what each of its savings saves."""
@@ -240,7 +247,8 @@ def bench_stream(
     from app.media import MediaError
 
     with _named(EngineError, ClipError, MediaError):
-        bench.run(EngineConfig(model=model, device=device), manifest=manifest, output=output)
+        config = EngineConfig(model=model, device=device)
+        bench.run(config, manifest=manifest, freeze_after_s=freeze_after_s or (), output=output)
 
 
 @bench_cli.command("engine")

@@ -54,7 +54,8 @@ class EngineConfig:
         encoder: batched or sequential.
         context: tail or full.
         freeze_after_s: encoder positions with so much audio to their right are reused by later partials of the
-            utterance; 0 encodes every partial afresh. Finals always are.
+            utterance; 0 encodes every partial afresh, None takes what was measured to do for a model of this size.
+            Finals are always encoded afresh.
         draft: verify the last hypothesis of an utterance in the pass that prefills the next; the text is the same.
         n_slots: rows of the KV cache: the most windows that are decoded at once.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
@@ -68,7 +69,7 @@ class EngineConfig:
     dtype: Precision = Precision.AUTO
     encoder: EncoderMode = EncoderMode.BATCHED
     context: Context = Context.TAIL
-    freeze_after_s: float = 2.0
+    freeze_after_s: float | None = None
     draft: bool = True
     n_slots: int = 16
     gather_ms: float = 0.0
@@ -86,5 +87,5 @@ class EngineConfig:
             ("partial_interval_ms", 100, 5000),
         ):
             value = getattr(self, name)
-            if not low <= value <= high:
+            if value is not None and not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, it must lie between {low} and {high}.")

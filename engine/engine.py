@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from engine.batch import Effort, Runner, run_tick, run_to_end
-from engine.checkpoint import Checkpoint
+from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import EngineConfig
 from engine.endpoint import EndpointRules
 from engine.errors import UnknownSession
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 SessionEvent = tuple[str, Event]  # session id and event
 
+_TINY_STATE = 384  # model width of tiny
 _SESSION_FAULT = "The transcription of this session failed. Please start it again."
 
 
@@ -82,7 +83,7 @@ class Engine:
         self._vocabulary = vocabulary
         self._scheduler = Scheduler(
             config.n_slots,
-            freeze_after=int(config.freeze_after_s * SAMPLE_RATE),
+            freeze_after=int((config.freeze_after_s or 0) * SAMPLE_RATE),
             max_positions=runner.max_positions,
         )
         self._streams: dict[str, _Stream] = {}
@@ -260,8 +261,18 @@ def build_engine(config: EngineConfig) -> Engine:
     checkpoint = load_model(config.model)
     tokenizer = Tokenizer(checkpoint)
     runner = ModelRunner(checkpoint, tokenizer, config)
+    if config.freeze_after_s is None:
+        config = replace(config, freeze_after_s=default_freeze_after_s(checkpoint.dimensions))
     info = _describe(checkpoint, tokenizer, runner)
     return Engine(config, info, runner, SpeechDetector(), tokenizer)
+
+
+def default_freeze_after_s(dimensions: Dimensions) -> float:
+    """Return the right context from which on positions are reused, by the width of the model.
+
+    Measured by `tickscribe bench stream --freeze-after-s ...`: README, Decisions.
+    """
+    return 0.5 if dimensions.n_state <= _TINY_STATE else 2.0
 
 
 def _describe(checkpoint: Checkpoint, tokenizer: Tokenizer, runner: ModelRunner) -> ModelInfo:

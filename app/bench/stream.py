@@ -27,14 +27,17 @@ _CHUNK = SAMPLE_RATE // 10
 _LEAD = np.zeros(SAMPLE_RATE // 2, dtype=np.float32)  # silence before a clip
 _TRAIL = np.zeros(SAMPLE_RATE, dtype=np.float32)  # and behind it: the pause that ends the utterance
 
-ARMS = {
+Arms = dict[str, dict[str, object]]  # name -> flags that differ from the arm before
+
+ARMS: Arms = {
     "full pad": {"context": Context.FULL, "freeze_after_s": 0.0, "draft": False, "dtype": Precision.FP32},
     "+ silence tail": {"context": Context.TAIL},
     "+ draft": {"draft": True},
-    "+ frozen prefix": {"freeze_after_s": EngineConfig().freeze_after_s},
+    "+ frozen prefix": {"freeze_after_s": None},
     "+ int8": {"dtype": Precision.INT8},
 }
-REFERENCE_ARM = "+ draft"  # the last one in which every partial is encoded whole
+_REFERENCE_ARM = "+ draft"  # the last one in which every partial is encoded whole
+_WHOLE = "whole"
 
 
 @dataclass(slots=True)
@@ -83,14 +86,27 @@ class Row:
     retry_rate: float
 
 
-def run(config: EngineConfig, *, manifest: Path, output: Path | None = None) -> list[Row]:
-    """Stream the clips through every arm, print the table and, if asked, write it as JSON."""
+def freezing_arms(freeze_after_s: Sequence[float]) -> Arms:
+    """Return arms that differ in how soon positions are frozen, behind one that freezes none; all in float32."""
+    whole: Arms = {_WHOLE: {"freeze_after_s": 0.0, "dtype": Precision.FP32}}
+    return whole | {f"frozen after {seconds:g} s": {"freeze_after_s": seconds} for seconds in freeze_after_s}
+
+
+def run(
+    config: EngineConfig, *, manifest: Path, freeze_after_s: Sequence[float] = (), output: Path | None = None
+) -> list[Row]:
+    """Stream the clips through every arm, print the table and, if asked, write it as JSON.
+
+    Args:
+        freeze_after_s: compare these in place of one saving after the other.
+    """
     clips = load_clips(manifest)
+    arms, reference = (freezing_arms(freeze_after_s), _WHOLE) if freeze_after_s else (ARMS, _REFERENCE_ARM)
     tallies: dict[str, Tally] = {}
-    for arm, flags in ARMS.items():
+    for arm, flags in arms.items():
         config = replace(config, **flags)  # type: ignore[arg-type]
         tallies[arm] = stream_all(build_engine(config), clips)
-    rows = [_to_row(arm, tally, tallies[REFERENCE_ARM], clips) for arm, tally in tallies.items()]
+    rows = [_to_row(arm, tally, tallies[reference], clips) for arm, tally in tallies.items()]
     Report(
         title="What a live stream costs, per second of speech",
         command="tickscribe bench stream",
