@@ -41,7 +41,7 @@ from engine.types import POSITION_SAMPLES, Window, Word
 
 logger = logging.getLogger(__name__)
 
-_CPU_POSITIONS = 512  # in one tick: about 0.12 s of one core with tiny.en
+_CPU_POSITIONS = 256  # in one tick: about 0.05 s of one core with tiny.en
 _SCORED_AT_ONCE = 16  # states of the decoder; their scores take 3.3 MB
 _MOST_THREADS = 4  # the products of a few seconds of audio are too small for more
 
