@@ -44,6 +44,12 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"  # our fault
 
 
+class WarningCode(StrEnum):
+    """Everything that a session goes on after; the `code` of a `warning` message."""
+
+    AUDIO_SUSPICIOUS = "audio_suspicious"  # the audio can hardly be what `start` says it is
+
+
 class CloseCode(IntEnum):
     """WebSocket close codes in use (RFC 6455, section 7.4, and the IANA registry)."""
 
@@ -212,7 +218,7 @@ class FinalMessage(_Message, frozen=True, tag="final"):
 class WarningMessage(_Message, frozen=True, tag="warning"):
     """Something the user should know; the session goes on."""
 
-    code: ErrorCode
+    code: WarningCode
     message: str
 
 

@@ -13,6 +13,7 @@ from app import bridge as bridge_module
 from app import gateway as gateway_module
 from engine.types import SessionSettings
 from tests.app.serving import FINISH, START, Message, converse, hear, hear_all, hear_until, kinds, say, serving
+from tests.conftest import LoadClip
 from tests.fakes import ScriptedEngine, loud, pcm16, silence
 
 PATIENCE_S = 10.0
@@ -165,6 +166,20 @@ async def test_a_session_has_the_settings_that_it_asked_for() -> None:
         await hear_all(client)
     (opened,) = engine.opened
     assert opened == SessionSettings(pause_ms=900, min_speech_ms=250, threshold=0.7, max_utterance_s=8.5)
+
+
+async def test_audio_that_can_hardly_be_what_it_says_is_named_once_and_the_session_goes_on(load_clip: LoadClip) -> None:
+    floats = load_clip("utterance/jfk-inaugural.flac").astype("<f4").tobytes()
+    async with serving() as served, served.connect() as client:
+        await client.send(START)
+        for begin in range(0, len(floats), 32_000):
+            await client.send(floats[begin : begin + 32_000])
+        await client.send(FINISH)
+        messages = await hear_all(client)
+    (warning,) = [message for message in messages if message["type"] == "warning"]
+    assert warning["code"] == "audio_suspicious"
+    assert "send format float32" in warning["message"]
+    assert messages[-1] == {"type": "closed", "reason": "finished"}
 
 
 async def test_what_was_heard_before_a_fault_is_still_answered() -> None:

@@ -24,6 +24,7 @@ from app.messages import (
     ServerMessage,
     SpeechStartedMessage,
     Start,
+    WarningCode,
     WarningMessage,
     WireSegment,
     WireWord,
@@ -222,7 +223,7 @@ SERVER_MESSAGES: list[ServerMessage] = [
         segments=(WireSegment("he hoped", 0.61, 4.2),),
         words=(WireWord("he", 0.61, 0.74, 0.98),),
     ),
-    WarningMessage(code=ErrorCode.SHUTTING_DOWN, message="The server stops."),
+    WarningMessage(code=WarningCode.AUDIO_SUSPICIOUS, message="Is it float32?"),
     ErrorMessage(code=ErrorCode.AUDIO_FORMAT, message="Send whole samples."),
     ClosedMessage(reason=EndOfSession.FINISHED),
 ]
