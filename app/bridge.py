@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from app.messages import ErrorCode, ProtocolError
+from app.messages import ErrorCode, ProtocolError, WarningMessage
 from engine.errors import EngineClosed, EngineFull
 from engine.types import (
     SAMPLE_RATE,
@@ -47,16 +47,16 @@ _ARRIVALS_KEPT = 30 * SAMPLE_RATE  # before what is settled: a final may rest on
 
 
 class Outbox:
-    """Events of one session on their way to its socket; one task puts, one gets."""
+    """Events and warnings of one session on their way to its socket; one task puts, one gets."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | WarningMessage] = deque()
         self._filled = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._events)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Event | WarningMessage) -> None:
         """Append an event; a partial takes the place of an older one of the same utterance."""
         if isinstance(event, Partial):
             for index, waiting in enumerate(self._events):
@@ -66,7 +66,7 @@ class Outbox:
         self._events.append(event)
         self._filled.set()
 
-    async def get(self) -> Event:
+    async def get(self) -> Event | WarningMessage:
         """Take the oldest event; wait for one if there is none."""
         while not self._events:
             self._filled.clear()
@@ -176,8 +176,13 @@ class Session:
         self._close(SessionClosed(CloseReason.ABANDONED))
         self._tell_abandoned()
 
-    async def next_event(self) -> Event:
-        """Wait for the next event; SessionClosed is the last, `Progress` never comes."""
+    def warn(self, warning: WarningMessage) -> None:
+        """Tell the client something between two events; nothing where the session is closed."""
+        if not self._is_closed:
+            self._outbox.put(warning)
+
+    async def next_event(self) -> Event | WarningMessage:
+        """Wait for the next event or warning; SessionClosed is the last, `Progress` never comes."""
         return await self._outbox.get()
 
     def latency_s(self, heard: int) -> float | None:

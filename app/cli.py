@@ -23,11 +23,13 @@ from rich.table import Table
 from app.subtitles import Format
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.errors import EngineError
+from engine.types import SETTING_RANGES, SessionSettings
 
 EXIT_BAD_INPUT = 2
 DEFAULT_URL = "ws://localhost:7860/v1/stream"
 DEFAULT_MANIFEST = Path("tests/audio/manifest.tsv")
 _DEFAULTS = EngineConfig()
+_SESSION_DEFAULTS = SessionSettings()
 
 cli = typer.Typer(
     name="tickscribe",
@@ -50,8 +52,36 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+def _least(setting: str) -> float:
+    return SETTING_RANGES[setting][0]
+
+
+def _most(setting: str) -> float:
+    return SETTING_RANGES[setting][1]
+
+
 Url = Annotated[str, typer.Option(metavar="URL", help="The server's WebSocket.")]
 Language = Annotated[str | None, typer.Option(metavar="CODE", help="Such as en; detected when left out.")]
+PauseMs = Annotated[
+    int | None,
+    typer.Option(
+        min=_least("pause_ms"), max=_most("pause_ms"), help="Silence that ends an utterance [default: the server's]."
+    ),
+]
+MinSpeechMs = Annotated[
+    int,
+    typer.Option(min=_least("min_speech_ms"), max=_most("min_speech_ms"), help="Shorter sounds are passed over."),
+]
+Threshold = Annotated[
+    float,
+    typer.Option(min=_least("threshold"), max=_most("threshold"), help="Probability at which audio counts as speech."),
+]
+MaxUtteranceS = Annotated[
+    float,
+    typer.Option(
+        min=_least("max_utterance_s"), max=_most("max_utterance_s"), help="Longer speech is cut between words."
+    ),
+]
 ModelName = Annotated[str, typer.Option(metavar="MODEL", help="Short name, Hugging Face id, or folder.")]
 DeviceName = Annotated[Device, typer.Option(help="Where the model runs; auto takes CUDA if there is one.")]
 Manifest = Annotated[Path, typer.Option(help="Table of recordings with references.")]
@@ -159,6 +189,10 @@ def file(
     url: Url = DEFAULT_URL,
     pace: Annotated[float, typer.Option(min=0, help="1 is real time, 2 twice as fast, 0 as fast as taken.")] = 1.0,
     language: Language = None,
+    pause_ms: PauseMs = _SESSION_DEFAULTS.pause_ms,
+    min_speech_ms: MinSpeechMs = _SESSION_DEFAULTS.min_speech_ms,
+    threshold: Threshold = _SESSION_DEFAULTS.threshold,
+    max_utterance_s: MaxUtteranceS = _SESSION_DEFAULTS.max_utterance_s,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File (.txt, .srt, .vtt, .json), or folder for several.")
     ] = None,
@@ -168,9 +202,17 @@ def file(
 ) -> None:
     """Transcribe recordings through a server, all of them at once."""
     from app.file_command import FileOptions, OutputError, transcribe_files
+    from app.messages import Start
 
     with _named(OutputError):
-        options = FileOptions(url=url, pace=pace, language=language, output=output, formats=tuple(formats or ()))
+        start = Start(
+            language=language,
+            pause_ms=pause_ms,
+            min_speech_ms=min_speech_ms,
+            threshold=threshold,
+            max_utterance_s=max_utterance_s,
+        )
+        options = FileOptions(url=url, start=start, pace=pace, output=output, formats=tuple(formats or ()))
         raise typer.Exit(transcribe_files(paths, options))
 
 
@@ -184,11 +226,16 @@ def mic(
         str | None, typer.Option(metavar="DEVICE", help="Number or part of the name of an input device.")
     ] = None,
     language: Language = None,
+    pause_ms: PauseMs = _SESSION_DEFAULTS.pause_ms,
+    min_speech_ms: MinSpeechMs = _SESSION_DEFAULTS.min_speech_ms,
+    threshold: Threshold = _SESSION_DEFAULTS.threshold,
+    max_utterance_s: MaxUtteranceS = _SESSION_DEFAULTS.max_utterance_s,
     list_devices: Annotated[bool, typer.Option("--list-devices", help="Show the input devices.")] = False,
 ) -> None:
     """Transcribe the microphone of this machine through a server; Ctrl-C ends."""
     from app import mic_command
     from app.client import ClientError
+    from app.messages import Start
 
     if source not in (None, mic_command.STDIN):
         _refuse(f"mic does not read {source}; it takes - for standard input, and `tickscribe file` takes files.")
@@ -196,7 +243,14 @@ def mic(
         if list_devices:
             mic_command.list_devices()
         else:
-            mic_command.listen(mic_command.MicOptions(url=url, device=source or device, language=language))
+            start = Start(
+                language=language,
+                pause_ms=pause_ms,
+                min_speech_ms=min_speech_ms,
+                threshold=threshold,
+                max_utterance_s=max_utterance_s,
+            )
+            mic_command.listen(mic_command.MicOptions(url=url, start=start, device=source or device))
 
 
 @model_cli.command("list")

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from app.client import ClientError, StreamEvent, pcm16, transcribe
@@ -36,15 +37,15 @@ class FileOptions:
 
     Attributes:
         url: the server's `/v1/stream`.
+        start: settings of every session; the audio sent is PCM16, 16 kHz, mono, partials come where `pace` is not 0.
         pace: seconds of audio sent per second; 0 sends as fast as the server takes it.
-        language: language code, or None to have it detected.
         output: file or folder for the transcripts; None writes none, unless `formats` asks for one on stdout.
         formats: what to write; empty takes the suffix of `output`, or plain text.
     """
 
     url: str
+    start: Start = Start()
     pace: float = 1.0
-    language: str | None = None
     output: Path | None = None
     formats: tuple[Format, ...] = ()
 
@@ -158,7 +159,7 @@ async def _stream(job: _Job, media: MediaFile, options: FileOptions, display: Di
     try:
         audio = paced(media, options.pace, on_sent=track.advance)
         # At full speed nobody reads along; without partials every window is encoded and decoded once.
-        start = Start(language=options.language, interim=options.pace > 0)
+        start = msgspec.structs.replace(options.start, interim=options.pace > 0)
         await transcribe(options.url, start, audio, on_event=on_event)
         failed = False
     finally:

@@ -30,11 +30,14 @@ from app.messages import (
     Finish,
     ProtocolError,
     Start,
+    WarningCode,
+    WarningMessage,
 )
+from app.plausibility import Plausibility
 from app.protocol import Connection, fault_of
 from app.telemetry import Latency, Outcome, Telemetry
 from engine.engine import ModelInfo
-from engine.types import SAMPLE_RATE, CloseReason, Final, Partial, Progress, SessionClosed
+from engine.types import SAMPLE_RATE, CloseReason, Final, Partial, Progress, Samples, SessionClosed
 
 logger = logging.getLogger(__name__)
 
@@ -85,13 +88,15 @@ class Gateway:
 
     async def _converse(self, bridge: Bridge, connection: Connection) -> None:
         start = await self._start(connection)
-        intake = Intake(AudioFormat(start.format), sample_rate=start.sample_rate, channels=start.channels)
+        audio_format = AudioFormat(start.format)
+        intake = Intake(audio_format, sample_rate=start.sample_rate, channels=start.channels)
+        plausibility = Plausibility(audio_format, sample_rate=start.sample_rate, channels=start.channels)
         with bridge.session(connection.session_id, start.settings) as session:
             logger.info("session %s opened: %s", session.id, start)
             self._telemetry.session_opened()
             outcome = Outcome.ERROR
             try:
-                outcome = await self._stream(session, connection, intake)
+                outcome = await self._stream(session, connection, intake, plausibility)
             finally:
                 self._telemetry.session_ended(outcome)
                 logger.info("session %s ended: %s", session.id, outcome)
@@ -104,19 +109,23 @@ class Gateway:
         assert isinstance(event, Start), "the protocol lets nothing else be first"
         return event
 
-    async def _stream(self, session: Session, connection: Connection, intake: Intake) -> Outcome:
+    async def _stream(
+        self, session: Session, connection: Connection, intake: Intake, plausibility: Plausibility
+    ) -> Outcome:
         async with asyncio.TaskGroup() as group:
-            receiver = group.create_task(self._receive_loop(session, connection, intake))
+            receiver = group.create_task(self._receive_loop(session, connection, intake, plausibility))
             outcome = await self._send_loop(session, connection)
             receiver.cancel()
         return outcome
 
     # ------------------------------------------------------------------------------------------- inward
 
-    async def _receive_loop(self, session: Session, connection: Connection, intake: Intake) -> None:
+    async def _receive_loop(
+        self, session: Session, connection: Connection, intake: Intake, plausibility: Plausibility
+    ) -> None:
         try:
             try:
-                await self._take_audio(session, connection, intake)
+                await self._take_audio(session, connection, intake, plausibility)
                 await self._take_nothing_more(connection)
             except ProtocolError as fault:
                 session.fail(fault)
@@ -125,7 +134,9 @@ class Gateway:
         except ClientGone:
             session.abandon()
 
-    async def _take_audio(self, session: Session, connection: Connection, intake: Intake) -> None:
+    async def _take_audio(
+        self, session: Session, connection: Connection, intake: Intake, plausibility: Plausibility
+    ) -> None:
         """Pass audio on until the client says finish."""
         deadline = self._idle_deadline()
         while True:
@@ -133,6 +144,8 @@ class Gateway:
                 case Audio(data):
                     samples = intake.accept(data)
                     self._telemetry.audio_received(len(samples) / SAMPLE_RATE)
+                    if not plausibility.is_done:
+                        self._question(session, plausibility, data, samples)
                     if len(samples):
                         await session.push(samples)
                     if data:  # an empty frame would hold a place for ever
@@ -145,6 +158,13 @@ class Gateway:
                     return
                 case Start():
                     raise AssertionError("the protocol lets no second start pass")
+
+    def _question(self, session: Session, plausibility: Plausibility, data: bytes, samples: Samples) -> None:
+        """Tell the client if its audio can hardly be what it says it is."""
+        doubt = plausibility.listen(data, samples, now=asyncio.get_running_loop().time())
+        if doubt is not None:
+            logger.info("session %s: %s", session.id, doubt)
+            session.warn(WarningMessage(code=WarningCode.AUDIO_SUSPICIOUS, message=doubt))
 
     async def _take_nothing_more(self, connection: Connection) -> None:
         while True:

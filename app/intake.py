@@ -99,6 +99,6 @@ def _from_float32(data: bytes) -> Samples:
         raise ProtocolError(
             ErrorCode.AUDIO_FORMAT,
             f"float32 samples must be numbers between -1 and 1, one of them is {peak:g}; "
-            "check the format, or divide integer samples by their range.",
+            "check format and byte order, or send integers as pcm16.",
         )
     return np.clip(samples, -1.0, 1.0).astype(np.float32, copy=False)

@@ -14,11 +14,13 @@ from types import MappingProxyType
 
 import msgspec
 
+from engine.errors import ConfigError
 from engine.types import SAMPLE_RATE, EndReason, SessionSettings
 
 MAX_MESSAGE_BYTES = 1 << 20  # of one frame, text or audio
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 8_000, 96_000
 MAX_CHANNELS = 8
+_DEFAULTS = SessionSettings()
 _MAX_QUOTE = 200  # characters of a client's own words repeated in an error
 
 
@@ -28,7 +30,7 @@ _MAX_QUOTE = 200  # characters of a client's own words repeated in an error
 class ErrorCode(StrEnum):
     """Everything that can end a conversation before its time; the `code` of an `error` message."""
 
-    BAD_MESSAGE = "bad_message"  # not JSON, too deep, unknown type or field, wrong type of value
+    BAD_MESSAGE = "bad_message"  # not JSON, too deep, unknown type or field, value of a wrong type or out of range
     AUDIO_FORMAT = "audio_format"  # format, rate, channels, half a sample, no number
     WRONG_STATE = "wrong_state"  # audio before start, a second start, anything after finish
     TOO_BIG = "too_big"  # a frame above MAX_MESSAGE_BYTES
@@ -40,6 +42,12 @@ class ErrorCode(StrEnum):
     SLOW_CLIENT = "slow_client"  # the client does not read what it is sent
     SHUTTING_DOWN = "shutting_down"  # the server stops
     INTERNAL = "internal"  # our fault
+
+
+class WarningCode(StrEnum):
+    """Everything that a session goes on after; the `code` of a `warning` message."""
+
+    AUDIO_SUSPICIOUS = "audio_suspicious"  # the audio can hardly be what `start` says it is
 
 
 class CloseCode(IntEnum):
@@ -101,18 +109,40 @@ class _ClientMessage(_Message, frozen=True, forbid_unknown_fields=True):
 
 
 class Start(_ClientMessage, frozen=True, tag="start"):
-    """Open the session. Every field has a default; `language` null detects it, `interim` false sends finals only."""
+    """Open the session. Every field has a default.
+
+    `language` null detects it, `interim` false sends finals only; the rest is described at `SessionSettings`, which
+    also gives the defaults.
+    """
 
     format: str = AudioFormat.PCM16.value
     sample_rate: int = SAMPLE_RATE
     channels: int = 1
     language: str | None = None
     interim: bool = True
+    pause_ms: int | None = None
+    min_speech_ms: int = _DEFAULTS.min_speech_ms
+    threshold: float = _DEFAULTS.threshold
+    max_utterance_s: float = _DEFAULTS.max_utterance_s
 
     @property
     def settings(self) -> SessionSettings:
-        """What of this concerns the engine."""
-        return SessionSettings(language=self.language, interim=self.interim)
+        """What of this concerns the engine.
+
+        Raises:
+            ProtocolError: (bad_message) a value is out of its range.
+        """
+        try:
+            return SessionSettings(
+                language=self.language,
+                interim=self.interim,
+                pause_ms=self.pause_ms,
+                min_speech_ms=self.min_speech_ms,
+                threshold=self.threshold,
+                max_utterance_s=self.max_utterance_s,
+            )
+        except ConfigError as error:
+            raise ProtocolError(ErrorCode.BAD_MESSAGE, str(error)) from error
 
 
 class Finish(_ClientMessage, frozen=True, tag="finish"):
@@ -188,7 +218,7 @@ class FinalMessage(_Message, frozen=True, tag="final"):
 class WarningMessage(_Message, frozen=True, tag="warning"):
     """Something the user should know; the session goes on."""
 
-    code: ErrorCode
+    code: WarningCode
     message: str
 
 
@@ -272,7 +302,7 @@ def _bad_message(what: str, error: Exception) -> ProtocolError:
     detail = _printable(str(error))
     return ProtocolError(
         ErrorCode.BAD_MESSAGE,
-        f"{what}: {detail}. Known are start (format, sample_rate, channels, language, interim) and finish.",
+        f"{what}: {detail}. Known are start ({', '.join(Start.__struct_fields__)}) and finish.",
     )
 
 

@@ -18,6 +18,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -48,13 +49,13 @@ class MicOptions:
 
     Attributes:
         url: the server's `/v1/stream`.
+        start: settings of the session; its sample rate is set to that of the input.
         device: number or part of the name of an input device; "-" reads standard input, None takes the default.
-        language: language code, or None to have it detected.
     """
 
     url: str
+    start: Start = Start()
     device: str | None = None
-    language: str | None = None
 
 
 class Inlet:
@@ -142,7 +143,7 @@ async def _listen(options: MicOptions) -> None:
     async with source as inlet:
         with _on_interrupt(inlet), open_display(console) as display:
             track = display.add("listening; Ctrl-C ends", None)
-            start = Start(sample_rate=inlet.sample_rate, language=options.language)
+            start = msgspec.structs.replace(options.start, sample_rate=inlet.sample_rate)
             await transcribe(options.url, start, inlet.pieces(), on_event=track.show)
 
 

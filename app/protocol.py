@@ -36,6 +36,7 @@ from app.messages import (
     ServerMessage,
     SpeechStartedMessage,
     Start,
+    WarningMessage,
     WireSegment,
     WireWord,
     decode_client_message,
@@ -134,9 +135,9 @@ class Connection:
             )
         )
 
-    def send(self, event: SpeechStarted | Partial | Final) -> str:
-        """Say what the engine found."""
-        return self._encode(_message_of(event))
+    def send(self, event: SpeechStarted | Partial | Final | WarningMessage) -> str:
+        """Say what the engine found, or what the user should know."""
+        return self._encode(event if isinstance(event, WarningMessage) else _message_of(event))
 
     def error(self, fault: ProtocolError) -> str:
         """Say why the session ends; `close` must follow."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.errors import ConfigError
+from engine.types import SETTING_RANGES
 
 
 class EncoderMode(StrEnum):
@@ -60,7 +61,7 @@ class EngineConfig:
         n_slots: rows of the KV cache: the most windows that are decoded at once.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
         n_threads: torch threads; 0 leaves one core to the event loop.
-        pause_ms: silence that ends an utterance.
+        pause_ms: silence that ends an utterance, unless its session wants another.
         partial_interval_ms: least new audio between two partials of one utterance.
     """
 
@@ -83,7 +84,7 @@ class EngineConfig:
             ("n_slots", 1, 1024),
             ("gather_ms", 0, 1000),
             ("n_threads", 0, 256),
-            ("pause_ms", 100, 5000),
+            ("pause_ms", *SETTING_RANGES["pause_ms"]),
             ("partial_interval_ms", 100, 5000),
         ):
             value = getattr(self, name)

@@ -6,22 +6,50 @@ Pure functions of words with times, used by the session.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from engine.types import SAMPLE_RATE, Segment, Window, Word
+from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Segment, Window, Word
 
 _RIGHT_CONTEXT = 3 * SAMPLE_RATE // 2  # the newest words of a window may still change
-_LEAST_KEPT = 8 * SAMPLE_RATE
-_PATIENCE = 28 * SAMPLE_RATE  # a window this long is cut inside a sentence if none has ended
 _SENTENCE_ENDS = (".", "?", "!", "。", "？", "！", "…")
 
 
-def choose_cut(words: Sequence[Word], window: Window, n_committed: int, *, is_full: bool) -> int | None:
+@dataclass(frozen=True, slots=True)
+class CutRules:
+    """How long an utterance may grow; every length is a share of the longest, in samples.
+
+    Attributes:
+        longest: an utterance never grows beyond it.
+    """
+
+    longest: int = MAX_WINDOW_SAMPLES
+
+    @property
+    def look_after(self) -> int:
+        """From here on an open utterance looks for a place to be cut: 24 s of 30."""
+        return self.longest * 24 // 30
+
+    @property
+    def patience(self) -> int:
+        """A window this long is cut inside a sentence if none has ended: 28 s of 30."""
+        return self.longest * 28 // 30
+
+    @property
+    def least_kept(self) -> int:
+        """What ends by a cut is at least so long, if there is a choice: 8 s of 30."""
+        return self.longest * 8 // 30
+
+
+def choose_cut(
+    words: Sequence[Word], window: Window, n_committed: int, rules: CutRules, *, is_full: bool
+) -> int | None:
     """Choose how many words of a long window become final.
 
     Args:
         words: all words of the hypothesis, with times.
         window: the interval they were heard in.
         n_committed: tokens that are committed; they become final in any case.
+        rules: how long the utterance may grow.
         is_full: the window cannot grow any more, so it has to be cut.
 
     Returns:
@@ -29,19 +57,19 @@ def choose_cut(words: Sequence[Word], window: Window, n_committed: int, *, is_fu
         patience is over; in a full window all but the last word, which may be cut in the middle. None while there is
         no such place and the window can grow.
     """
-    places = _places(words, window, n_committed)
+    places = _places(words, window, n_committed, rules)
     if sentence_ends := [n for n in places if ends_sentence(words[n - 1])]:
         return sentence_ends[-1]
-    if places and (is_full or window.end - window.start >= _PATIENCE):
+    if places and (is_full or window.end - window.start >= rules.patience):
         return max(places, key=lambda n: (words[n].start - words[n - 1].end, n))
     if not is_full:
         return None
     n_before_last = sum(len(word.tokens) for word in words[:-1])
-    can_wait = words and words[-1].start >= window.start + _LEAST_KEPT and n_before_last >= n_committed
+    can_wait = words and words[-1].start >= window.start + rules.least_kept and n_before_last >= n_committed
     return len(words) - 1 if can_wait else len(words)
 
 
-def _places(words: Sequence[Word], window: Window, n_committed: int) -> list[int]:
+def _places(words: Sequence[Word], window: Window, n_committed: int, rules: CutRules) -> list[int]:
     """Numbers of words, fewer than all, after which nothing is in doubt: the committed ones, and those well before."""
     places = []
     n_tokens = 0
@@ -49,7 +77,7 @@ def _places(words: Sequence[Word], window: Window, n_committed: int) -> list[int
         n_before, n_tokens = n_tokens, n_tokens + len(word.tokens)
         is_committed = n_before < n_committed <= n_tokens
         is_settled = n_tokens >= n_committed and word.end <= window.end - _RIGHT_CONTEXT
-        if (is_committed or is_settled) and word.end >= window.start + _LEAST_KEPT:
+        if (is_committed or is_settled) and word.end >= window.start + rules.least_kept:
             places.append(n_words)
     return places
 

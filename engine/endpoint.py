@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.types import SAMPLE_RATE
+from engine.types import SAMPLE_RATE, SessionSettings
 
 BLOCK_SAMPLES = 512  # 32 ms: the block length that Silero VAD was trained on
+
+_HYSTERESIS = 0.15  # between threshold and release, and the least release: as in silero-vad's own VADIterator
+_LEAST_RELEASE = 0.01
 
 
 def _ms(milliseconds: int) -> int:
@@ -39,10 +42,21 @@ class EndpointRules:
     hangover_samples: int = _ms(320)
 
     @classmethod
-    def with_pause_ms(cls, pause_ms: int) -> EndpointRules:
-        """The default rules with another pause."""
-        pause = _ms(pause_ms)
-        return cls(pause_samples=pause, hangover_samples=min(_ms(320), pause))
+    def of(cls, settings: SessionSettings, *, pause_ms: int) -> EndpointRules:
+        """The rules that a session wants.
+
+        Args:
+            settings: of the session.
+            pause_ms: the pause of sessions that want none of their own.
+        """
+        pause = _ms(pause_ms if settings.pause_ms is None else settings.pause_ms)
+        return cls(
+            threshold=settings.threshold,
+            release=max(settings.threshold - _HYSTERESIS, _LEAST_RELEASE),
+            onset_blocks=max(1, -(-_ms(settings.min_speech_ms) // BLOCK_SAMPLES)),
+            pause_samples=pause,
+            hangover_samples=min(_ms(320), pause),
+        )
 
 
 @dataclass(frozen=True, slots=True)

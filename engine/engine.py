@@ -99,7 +99,7 @@ class Engine:
         session = Session(
             session_id,
             settings,
-            EndpointRules.with_pause_ms(self._config.pause_ms),
+            EndpointRules.of(settings, pause_ms=self._config.pause_ms),
             self._vocabulary,
             partial_interval=self._config.partial_interval_ms * SAMPLE_RATE // 1000,
         )

@@ -8,7 +8,7 @@ Laws
     any chunking of the same audio gives the same utterances (only where speech without a pause is cut hangs on when
     partials looked at it);
     at most one request per utterance is in flight;
-    a window never exceeds 30 s, because the session hears no more of an utterance than that until it is cut;
+    a window never exceeds `max_utterance_s`, because the session hears no more of an utterance until it is cut;
     committed text only grows, the final of an utterance starts with it, and finals come in the order of speech;
     what is answered is forgotten: audio is held from the first unanswered utterance on.
 """
@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from engine.agreement import Agreement, TokenWord
 from engine.audio import AudioBuffer
-from engine.cutting import choose_cut, to_segments
+from engine.cutting import CutRules, choose_cut, to_segments
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
 from engine.types import (
-    MAX_WINDOW_SAMPLES,
     SAMPLE_RATE,
     EndReason,
     Event,
@@ -44,7 +43,6 @@ from engine.types import (
     Word,
 )
 
-_CUT_AFTER = 24 * SAMPLE_RATE  # from here on an open utterance looks for a place to be cut
 _LANGUAGE_KNOWN_AFTER = 3 * SAMPLE_RATE  # what was detected in less is a guess; the next window is asked again
 _HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
 _PROGRESS_STEP = SAMPLE_RATE // 2
@@ -111,6 +109,7 @@ class Session:
         self._partial_interval = partial_interval
         self._audio = AudioBuffer()
         self._endpointer = Endpointer(rules)
+        self._cuts = CutRules(int(settings.max_utterance_s * SAMPLE_RATE))
         self._utterances: deque[Utterance] = deque()
         self._n_utterances = 0
         self._finishing = False
@@ -145,7 +144,7 @@ class Session:
         heard = self._endpointer.heard
         end = min(self._audio.end, heard + _HEAR_AT_ONCE)
         if self.speaking:
-            end = min(end, self._utterances[-1].start + MAX_WINDOW_SAMPLES)
+            end = min(end, self._utterances[-1].start + self._cuts.longest)
         n_blocks = max(0, end - heard) // BLOCK_SAMPLES
         return self._audio.view(heard, heard + n_blocks * BLOCK_SAMPLES)
 
@@ -231,7 +230,7 @@ class Session:
         speech_end = self._endpointer.speech_end if utterance.end is None else utterance.end
         end = min(self._endpointer.heard, speech_end + self._endpointer.rules.hangover_samples)
         start = utterance.start
-        return Window(start, min(max(end, start + 1), start + MAX_WINDOW_SAMPLES))
+        return Window(start, min(max(end, start + 1), start + self._cuts.longest))
 
     def _is_due(self, utterance: Utterance, window: Window) -> bool:
         """Whether an open utterance has enough news for another request."""
@@ -251,12 +250,12 @@ class Session:
 
     def _must_cut(self, utterance: Utterance, window: Window) -> bool:
         # Without partials nobody waits for text, so the window may grow to its full length first.
-        is_long = self._settings.interim and window.end - window.start >= _CUT_AFTER
+        is_long = self._settings.interim and window.end - window.start >= self._cuts.look_after
         return utterance.end is None and (is_long or self._is_full(utterance, window))
 
     def _is_full(self, utterance: Utterance, window: Window) -> bool:
         """Whether the window shows all that can be heard of the utterance until it is cut."""
-        can_hear = self._endpointer.heard + BLOCK_SAMPLES <= utterance.start + MAX_WINDOW_SAMPLES
+        can_hear = self._endpointer.heard + BLOCK_SAMPLES <= utterance.start + self._cuts.longest
         return not can_hear and window == self._window(utterance)
 
     def _request(self, utterance: Utterance, window: Window, now: float, *, is_final: bool) -> Request:
@@ -335,7 +334,7 @@ class Session:
         """End a long utterance behind a committed word; what follows becomes the next one."""
         n_committed = len(utterance.agreement.committed_tokens)
         is_full = self._is_full(utterance, window)
-        n_words = choose_cut(hypothesis.words, window, n_committed, is_full=is_full)
+        n_words = choose_cut(hypothesis.words, window, n_committed, self._cuts, is_full=is_full)
         if n_words is None:
             return self._emit_partial(utterance, window)  # there is room: look again a little later
         kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]

@@ -6,17 +6,27 @@ the wire. This file knows no torch, no threads and no clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
+
+from engine.errors import ConfigError
 
 SAMPLE_RATE = 16_000  # samples per second of everything inside the engine
 POSITION_SAMPLES = SAMPLE_RATE // 50  # of one encoder position: 20 ms
 MAX_WINDOW_SAMPLES = 30 * SAMPLE_RATE  # Whisper's receptive field
 
 Samples = NDArray[np.float32]  # (n,) mono, 16 kHz, -1..1
+
+
+# What a client may choose, least and most, both allowed.
+SETTING_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"pause_ms": (100, 5000), "min_speech_ms": (0, 2000), "threshold": (0.05, 0.95), "max_utterance_s": (5, 30)}
+)
 
 
 class CloseReason(StrEnum):
@@ -32,7 +42,7 @@ class EndReason(StrEnum):
     """Why an utterance ended."""
 
     PAUSE = "pause"  # the speaker paused
-    MAX_LENGTH = "max_length"  # the window would have grown past 30 s; the next utterance continues it
+    MAX_LENGTH = "max_length"  # it would have grown past `max_utterance_s`; the next utterance continues it
     FINISHED = "finished"  # the client said finish
 
 
@@ -51,10 +61,27 @@ class SessionSettings:
     Attributes:
         language: language code such as "en"; None detects it once per utterance.
         interim: send partials while speech goes on.
+        pause_ms: silence that ends an utterance; None takes the server's.
+        min_speech_ms: speech without a break that opens an utterance, rounded up to whole blocks of 32 ms.
+        threshold: probability at which a block of audio counts as speech.
+        max_utterance_s: an utterance is cut between two words before it grows longer.
+
+    Raises:
+        ConfigError: a value lies outside SETTING_RANGES.
     """
 
     language: str | None = None
     interim: bool = True
+    pause_ms: int | None = None
+    min_speech_ms: int = 64
+    threshold: float = 0.5
+    max_utterance_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in SETTING_RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name} is {value}; it must lie between {low:g} and {high:g}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Called once per tick with the new audio of all sessions, before the endpoint rul
 come from the silero-vad package, whose code is not imported (it changes torch's number of threads). The network:
 Fourier magnitudes of a block and its context, four convolutions, an LSTM step, one output. All but the LSTM
 looks at a single block, so all blocks of all sessions go through it at once; the LSTM steps through the blocks, all
-sessions at once. Letters of shapes: N blocks of all sessions, B sessions, C = 128 channels.
+sessions at once. Digital silence (a muted microphone, a browser's noise gate) goes through the LSTM only. Letters of
+shapes: N blocks of all sessions, B sessions, C = 128 channels.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class SpeechDetector:
             self._lstm = [tensors[f"decoder.rnn.{name}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
             self._out_weight = tensors["decoder.decoder.2.weight"].reshape(_WIDTH)
             self._out_bias = tensors["decoder.decoder.2.bias"]
+            self._silence = self._features(torch.zeros(1, CONTEXT_SAMPLES + BLOCK_SAMPLES))  # (1, C)
         except (OSError, KeyError, RuntimeError, ValueError) as fault:  # torch raises the last two for damaged files
             raise ModelLoadError(
                 f"The speech detector cannot be loaded from {path} ({fault}). "
@@ -105,7 +107,7 @@ class SpeechDetector:
         """Answer B sessions that all have new blocks, longest first, and move their states on."""
         counts = np.array([len(samples) // BLOCK_SAMPLES for samples in audio])
         starts = np.cumsum(counts) - counts  # first row of each session among the N blocks
-        features = self._features(torch.from_numpy(_with_context(states, audio)))  # (N, C)
+        features = self._features_where_sound(_with_context(states, audio))  # (N, C)
 
         hidden, cell = torch.stack([state.memory for state in states], dim=1)  # (B, C) each
         after = torch.empty_like(features)  # (N, C), hidden state after every block
@@ -121,6 +123,17 @@ class SpeechDetector:
             state.context, state.memory = samples[-CONTEXT_SAMPLES:].copy(), memory
         probabilities = torch.sigmoid(after.relu_() @ self._out_weight + self._out_bias).numpy()  # (N,)
         return [probabilities[start : start + count] for start, count in zip(starts, counts, strict=True)]
+
+    def _features_where_sound(self, blocks: Samples) -> torch.Tensor:
+        """Features of blocks, (N, CONTEXT_SAMPLES + BLOCK_SAMPLES) to (N, C); those of digital silence are known.
+
+        The LSTM is not spared the silence: left out, it would meet the next speech with another memory.
+        """
+        sounding = torch.from_numpy(blocks.any(axis=1))
+        features = self._silence.repeat(len(blocks), 1)
+        if sounding.any():
+            features[sounding] = self._features(torch.from_numpy(blocks)[sounding])
+        return features
 
     def _features(self, blocks: torch.Tensor) -> torch.Tensor:
         """(N, CONTEXT_SAMPLES + BLOCK_SAMPLES) to the LSTM's input, (N, C)."""

@@ -76,6 +76,7 @@ class ScriptedEngine:
     """Every second of loud audio is a word named by its amplitude; half a second of silence ends the utterance.
 
     Attributes:
+        opened: settings of the sessions in the order in which they opened.
         closed: ids of the sessions in the order in which they closed; a test waits on it.
 
     Args:
@@ -86,6 +87,7 @@ class ScriptedEngine:
     def __init__(self, *, crash_above: float = 1.0, is_stuck: bool = False) -> None:
         self.info = MODEL
         self.is_warm = False
+        self.opened: list[SessionSettings] = []
         self.closed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._crash_above = crash_above
         self._is_stuck = is_stuck
@@ -107,6 +109,7 @@ class ScriptedEngine:
     def open(self, session_id: str, settings: SessionSettings) -> None:
         assert session_id not in self._scripts
         self._scripts[session_id] = _Script(settings)
+        self.opened.append(settings)
 
     def push(self, session_id: str, samples: Samples) -> None:
         if np.max(np.abs(samples)) > self._crash_above:

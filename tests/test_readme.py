@@ -63,6 +63,11 @@ def test_every_error_code_is_listed() -> None:
     assert set(re.findall(r"`(\w+)`", listed)) == {code.value for code in messages.ErrorCode}
 
 
+def test_every_warning_code_is_listed() -> None:
+    (listed,) = re.findall(r"^Warning codes: (.*?)\.$", README, flags=re.MULTILINE | re.DOTALL)
+    assert {code.value for code in messages.WarningCode} <= set(re.findall(r"`(\w+)`", listed))
+
+
 def test_every_flag_in_readme_exists() -> None:
     help_text = CliRunner().invoke(cli, ["serve", "--help"], env={"COLUMNS": "200"}).output
     for flag in re.findall(r"^\| `(--[\w-]+)` \|", README, flags=re.MULTILINE):

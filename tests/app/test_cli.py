@@ -43,8 +43,8 @@ def refused(*arguments: str) -> str:
     [
         (("--help",), ("serve", "file", "mic", "model", "bench")),
         (("serve", "--help"), ("--host", "--port", "--model", "--encoder", "--gather-ms", "--slots", "--ssl-certfile")),
-        (("file", "--help"), ("FILE...", "--url", "--pace", "--output", "--format")),
-        (("mic", "--help"), ("--list-devices", "--device")),
+        (("file", "--help"), ("FILE...", "--url", "--pace", "--output", "--format", "--max-utterance-s")),
+        (("mic", "--help"), ("--list-devices", "--device", "--pause-ms", "--threshold")),
         (("model", "--help"), ("list",)),
         (("bench", "--help"), ("encoder",)),
     ],
@@ -76,6 +76,11 @@ def test_models_are_listed_with_where_they_are() -> None:
 
 def test_a_setting_out_of_range_is_named_with_its_bounds() -> None:
     assert "pause_ms is 5, it must lie between 100 and 5000" in refused("serve", "--pause-ms", "5")
+
+
+@pytest.mark.parametrize("command", [("file", "talk.wav"), ("mic",)])
+def test_a_wish_of_a_session_out_of_range_is_refused_before_anything_is_sent(command: tuple[str, ...]) -> None:
+    assert "100<=x<=5000" in refused(*command, "--pause-ms", "5")
 
 
 def test_a_certificate_without_key_is_refused() -> None:

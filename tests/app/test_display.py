@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from app.display import clock, open_display
-from app.messages import ErrorCode, FinalMessage, PartialMessage, WarningMessage
+from app.messages import FinalMessage, PartialMessage, WarningCode, WarningMessage
 from engine.types import EndReason
 
 WIDTH = 60
@@ -67,8 +67,8 @@ def test_several_recordings_are_told_apart() -> None:
 
 
 def test_warnings_are_shown() -> None:
-    warning = WarningMessage(code=ErrorCode.OVERLOADED, message="The server is behind.")
-    assert shown(warning, is_terminal=False) == "warning: The server is behind.\n"
+    warning = WarningMessage(code=WarningCode.AUDIO_SUSPICIOUS, message="Is it float32?")
+    assert shown(warning, is_terminal=False) == "warning: Is it float32?\n"
 
 
 def test_text_cannot_command_the_terminal() -> None:

@@ -11,7 +11,9 @@ from websockets.exceptions import ConnectionClosed
 
 from app import bridge as bridge_module
 from app import gateway as gateway_module
+from engine.types import SessionSettings
 from tests.app.serving import FINISH, START, Message, converse, hear, hear_all, hear_until, kinds, say, serving
+from tests.conftest import LoadClip
 from tests.fakes import ScriptedEngine, loud, pcm16, silence
 
 PATIENCE_S = 10.0
@@ -106,6 +108,7 @@ RUBBISH: list[tuple[str, list[str | bytes], str, int]] = [
     ("audio before start", [b"\0\0"], "wrong_state", 1008),
     ("finish before start", [FINISH], "wrong_state", 1008),
     ("a second start", [START, START], "wrong_state", 1008),
+    ("a pause of nothing", ['{"type":"start","pause_ms":0}'], "bad_message", 1007),
     ("an unknown language", ['{"type":"start","language":"tlh"}'], "unknown_language", 1008),
     ("a frame above 1 MiB", [START, bytes((1 << 20) + 2)], "too_big", 1009),
 ]
@@ -135,6 +138,48 @@ async def test_rubbish_gets_a_named_error_and_a_close_code_and_harms_nobody_else
 async def test_a_query_that_cannot_be_read_is_told_so() -> None:
     async with serving() as served, served.connect("/v1/stream?sample_rate=0") as client:
         assert fault(await hear_all(client)) == "audio_format"
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("pause_ms=50", "pause_ms is 50; it must lie between 100 and 5000."),
+        ("min_speech_ms=-1", "min_speech_ms is -1; it must lie between 0 and 2000."),
+        ("threshold=1", "threshold is 1.0; it must lie between 0.05 and 0.95."),
+        ("threshold=nan", "threshold is nan; it must lie between 0.05 and 0.95."),
+        ("max_utterance_s=31", "max_utterance_s is 31.0; it must lie between 5 and 30."),
+    ],
+)
+async def test_a_setting_out_of_range_is_told_its_range(query: str, sentence: str) -> None:
+    async with serving() as served, served.connect(f"/v1/stream?{query}") as client:
+        messages = await hear_all(client)
+        assert fault(messages) == "bad_message"
+        assert messages[-2]["message"] == sentence
+
+
+async def test_a_session_has_the_settings_that_it_asked_for() -> None:
+    engine = ScriptedEngine()
+    wishes = "pause_ms=900&min_speech_ms=250&threshold=0.7&max_utterance_s=8.5"
+    async with serving(engine) as served, served.connect(f"/v1/stream?{wishes}") as client:
+        await hear(client)
+        await client.send(FINISH)
+        await hear_all(client)
+    (opened,) = engine.opened
+    assert opened == SessionSettings(pause_ms=900, min_speech_ms=250, threshold=0.7, max_utterance_s=8.5)
+
+
+async def test_audio_that_can_hardly_be_what_it_says_is_named_once_and_the_session_goes_on(load_clip: LoadClip) -> None:
+    floats = load_clip("utterance/jfk-inaugural.flac").astype("<f4").tobytes()
+    async with serving() as served, served.connect() as client:
+        await client.send(START)
+        for begin in range(0, len(floats), 32_000):
+            await client.send(floats[begin : begin + 32_000])
+        await client.send(FINISH)
+        messages = await hear_all(client)
+    (warning,) = [message for message in messages if message["type"] == "warning"]
+    assert warning["code"] == "audio_suspicious"
+    assert "send format float32" in warning["message"]
+    assert messages[-1] == {"type": "closed", "reason": "finished"}
 
 
 async def test_what_was_heard_before_a_fault_is_still_answered() -> None:

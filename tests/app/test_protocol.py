@@ -24,6 +24,7 @@ from app.messages import (
     ServerMessage,
     SpeechStartedMessage,
     Start,
+    WarningCode,
     WarningMessage,
     WireSegment,
     WireWord,
@@ -32,7 +33,17 @@ from app.messages import (
     encode,
 )
 from app.protocol import Connection, fault_of
-from engine.types import CloseReason, EndReason, Final, Partial, Segment, SessionClosed, SpeechStarted, Word
+from engine.types import (
+    CloseReason,
+    EndReason,
+    Final,
+    Partial,
+    Segment,
+    SessionClosed,
+    SessionSettings,
+    SpeechStarted,
+    Word,
+)
 
 START = '{"type":"start"}'
 FINISH = '{"type":"finish"}'
@@ -47,9 +58,19 @@ def make_connection(*frames: str | bytes) -> Connection:
 
 
 def test_start_has_a_default_for_every_field() -> None:
-    assert make_connection().receive(START) == Start(
-        format="pcm16", sample_rate=16_000, channels=1, language=None, interim=True
+    start = make_connection().receive(START)
+    assert start == Start(
+        format="pcm16",
+        sample_rate=16_000,
+        channels=1,
+        language=None,
+        interim=True,
+        pause_ms=None,
+        min_speech_ms=64,
+        threshold=0.5,
+        max_utterance_s=30.0,
     )
+    assert isinstance(start, Start) and start.settings == SessionSettings()
 
 
 def test_start_audio_finish_become_typed_events() -> None:
@@ -124,7 +145,9 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-fields = st.sampled_from(["type", "format", "sample_rate", "channels", "language", "interim", "x"])
+fields = st.sampled_from(
+    ["type", "format", "sample_rate", "channels", "language", "interim", "pause_ms", "threshold", "x"]
+)
 almost_messages = st.dictionaries(
     fields, json_values | st.sampled_from(["start", "finish", "pcm16", 16_000, 1, True, "en"])
 )
@@ -175,6 +198,8 @@ def test_a_query_starts_the_session() -> None:
         ([("sample_rate", "8000"), ("sample_rate", "16000")], ErrorCode.BAD_MESSAGE, "twice"),
         ([("sample_rate", "0")], ErrorCode.AUDIO_FORMAT, "8000"),
         ([("interim", "perhaps")], ErrorCode.BAD_MESSAGE, "interim"),
+        ([("pause_ms", "half a second")], ErrorCode.BAD_MESSAGE, "pause_ms"),
+        ([("pause_ms", "0.5")], ErrorCode.BAD_MESSAGE, "pause_ms"),
     ],
 )
 def test_a_wrong_query_has_a_code_and_a_sentence(query: list[tuple[str, str]], code: ErrorCode, words: str) -> None:
@@ -198,7 +223,7 @@ SERVER_MESSAGES: list[ServerMessage] = [
         segments=(WireSegment("he hoped", 0.61, 4.2),),
         words=(WireWord("he", 0.61, 0.74, 0.98),),
     ),
-    WarningMessage(code=ErrorCode.SHUTTING_DOWN, message="The server stops."),
+    WarningMessage(code=WarningCode.AUDIO_SUSPICIOUS, message="Is it float32?"),
     ErrorMessage(code=ErrorCode.AUDIO_FORMAT, message="Send whole samples."),
     ClosedMessage(reason=EndOfSession.FINISHED),
 ]

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cutting import choose_cut, ends_sentence, to_segments
+from engine.cutting import CutRules, choose_cut, ends_sentence, to_segments
 from engine.types import SAMPLE_RATE, Segment, Window, Word
 from tests.engine.scripted import ms
 
 WINDOW = Window(SAMPLE_RATE, 26 * SAMPLE_RATE)
+RULES = CutRules()
 
 
 def make_words(*texts: str, word_ms: int = 500, start: int = WINDOW.start) -> list[Word]:
@@ -34,13 +35,20 @@ def spoken_words(draw: st.DrawFn) -> list[Word]:
     return words
 
 
+@pytest.mark.parametrize("longest_s", [5, 8, 30])
+def test_a_shorter_limit_cuts_earlier_in_proportion(longest_s: int) -> None:
+    rules = CutRules(longest_s * SAMPLE_RATE)
+    shares = [length / rules.longest for length in (rules.look_after, rules.patience, rules.least_kept)]
+    assert shares == pytest.approx([24 / 30, 28 / 30, 8 / 30], abs=1e-4)
+
+
 @given(words=spoken_words(), n_committed=st.integers(0, 80), is_full=st.booleans())
 def test_a_cut_covers_the_committed_text_and_leaves_what_is_in_doubt(
     words: list[Word], n_committed: int, is_full: bool
 ) -> None:
     tokens = [token for word in words for token in word.tokens]
     n_committed = min(n_committed, len(tokens))
-    n_words = choose_cut(words, WINDOW, n_committed, is_full=is_full)
+    n_words = choose_cut(words, WINDOW, n_committed, RULES, is_full=is_full)
     if n_words is None:
         assert not is_full
         return
@@ -62,42 +70,42 @@ def test_a_cut_prefers_the_end_of_a_sentence(words: list[Word], is_full: bool) -
         if ends_sentence(word) and WINDOW.start + 8 * SAMPLE_RATE <= word.end <= WINDOW.end - ms(1500)
     ]
     if possible:
-        assert choose_cut(words, WINDOW, 0, is_full=is_full) == possible[-1]
+        assert choose_cut(words, WINDOW, 0, RULES, is_full=is_full) == possible[-1]
 
 
 def test_inside_a_sentence_the_cut_waits_then_takes_the_widest_gap() -> None:
     words = make_words(*["a"] * 40)
     words[25:] = [Word(w.text, w.tokens, w.start + 4000, w.end + 4000, 0.9) for w in words[25:]]
-    assert choose_cut(words, WINDOW, 0, is_full=False) is None
-    assert choose_cut(words, Window(WINDOW.start, WINDOW.start + ms(28_000)), 0, is_full=False) == 25
-    assert choose_cut(words, WINDOW, 0, is_full=True) == 25
+    assert choose_cut(words, WINDOW, 0, RULES, is_full=False) is None
+    assert choose_cut(words, Window(WINDOW.start, WINDOW.start + ms(28_000)), 0, RULES, is_full=False) == 25
+    assert choose_cut(words, WINDOW, 0, RULES, is_full=True) == 25
 
 
 def test_committed_text_ends_at_a_good_place_however_near_the_end() -> None:
     words = make_words(*["a"] * 49)
     words[47] = Word("end.", (47,), words[47].start, words[47].end, 0.9)
-    assert choose_cut(words, WINDOW, 48, is_full=False) == 48
-    assert choose_cut(words, WINDOW, 47, is_full=False) is None
+    assert choose_cut(words, WINDOW, 48, RULES, is_full=False) == 48
+    assert choose_cut(words, WINDOW, 47, RULES, is_full=False) is None
 
 
 def test_a_full_window_leaves_the_last_word_which_may_be_cut_in_the_middle() -> None:
     words = make_words("two", "words", start=WINDOW.end - ms(1000))
-    assert choose_cut(words, WINDOW, 0, is_full=True) == 1
+    assert choose_cut(words, WINDOW, 0, RULES, is_full=True) == 1
 
 
 def test_a_full_window_without_any_place_is_cut_at_its_end() -> None:
-    assert choose_cut([], WINDOW, 0, is_full=True) == 0
-    assert choose_cut([Word("noise", (0,), WINDOW.start, WINDOW.end, 0.1)], WINDOW, 0, is_full=True) == 1
+    assert choose_cut([], WINDOW, 0, RULES, is_full=True) == 0
+    assert choose_cut([Word("noise", (0,), WINDOW.start, WINDOW.end, 0.1)], WINDOW, 0, RULES, is_full=True) == 1
 
 
 @pytest.mark.parametrize("words", [[], make_words("alone"), make_words("two", "words")])
 def test_there_is_no_cut_in_little_text(words: list[Word]) -> None:
-    assert choose_cut(words, WINDOW, 0, is_full=False) is None
+    assert choose_cut(words, WINDOW, 0, RULES, is_full=False) is None
 
 
 def test_there_is_no_cut_inside_committed_text() -> None:
     words = make_words(*["a."] * 40)
-    assert choose_cut(words, WINDOW, len(words), is_full=False) is None
+    assert choose_cut(words, WINDOW, len(words), RULES, is_full=False) is None
 
 
 @given(words=spoken_words())

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset, Pause
+from engine.types import SessionSettings
 
 RULES = EndpointRules()
 PAUSE_BLOCKS = -(-RULES.pause_samples // BLOCK_SAMPLES)
@@ -101,8 +102,30 @@ def test_flush_closes_at_the_end_of_the_last_speech() -> None:
     assert endpointer.flush() == Pause(5 * BLOCK_SAMPLES)
 
 
+def test_the_rules_of_a_session_without_wishes_are_the_default_ones() -> None:
+    assert EndpointRules.of(SessionSettings(), pause_ms=500) == RULES
+
+
+def test_a_pause_of_the_session_comes_before_that_of_the_server() -> None:
+    assert EndpointRules.of(SessionSettings(pause_ms=900), pause_ms=500).pause_samples == 900 * 16
+
+
+@pytest.mark.parametrize(("min_speech_ms", "n_blocks"), [(0, 1), (32, 1), (33, 2), (64, 2), (250, 8), (2000, 63)])
+def test_speech_shorter_than_the_least_opens_nothing(min_speech_ms: int, n_blocks: int) -> None:
+    rules = EndpointRules.of(SessionSettings(min_speech_ms=min_speech_ms), pause_ms=500)
+    assert observe(Endpointer(rules), [0.0] * 40 + [1.0] * (n_blocks - 1) + [0.0] * 40) == []
+    (onset,) = observe(Endpointer(rules), [0.0] * 40 + [1.0] * n_blocks)
+    assert onset == Onset(40 * BLOCK_SAMPLES - rules.pre_roll_samples), "nothing of the speech waited for is lost"
+
+
+@pytest.mark.parametrize(("threshold", "release"), [(0.05, 0.01), (0.5, 0.35), (0.95, 0.8)])
+def test_a_threshold_has_its_own_release(threshold: float, release: float) -> None:
+    rules = EndpointRules.of(SessionSettings(threshold=threshold), pause_ms=500)
+    assert (rules.threshold, rules.release) == (threshold, pytest.approx(release))
+
+
 @pytest.mark.parametrize("pause_ms", [100, 320, 500, 5000])
 def test_the_hangover_is_never_longer_than_the_pause(pause_ms: int) -> None:
-    rules = EndpointRules.with_pause_ms(pause_ms)
+    rules = EndpointRules.of(SessionSettings(), pause_ms=pause_ms)
     assert rules.pause_samples == pause_ms * 16
     assert rules.hangover_samples == min(RULES.hangover_samples, rules.pause_samples)

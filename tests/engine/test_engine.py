@@ -62,9 +62,9 @@ class Show:
     told: dict[str, list[Event]] = field(default_factory=dict)
     ticks: list[TickStats] = field(default_factory=list)
 
-    def open(self, *session_ids: str, interim: bool = True) -> None:
+    def open(self, *session_ids: str, settings: SessionSettings | None = None) -> None:
         for session_id in session_ids:
-            self.engine.open(session_id, SessionSettings(language=None, interim=interim))
+            self.engine.open(session_id, settings or SessionSettings())
             self.told[session_id] = []
 
     def tick(self) -> None:
@@ -121,7 +121,7 @@ def make_show(
     decoders = {session_id: ScriptedDecoder(recording) for session_id, recording in recordings.items()}
     runner = ScriptedRunner(decoders, fault=fault)
     show = Show(Engine(EngineConfig(n_slots=n_slots), INFO, runner, LevelDetector(), WordVocabulary()))
-    show.open(*recordings, interim=interim)
+    show.open(*recordings, settings=SessionSettings(interim=interim))
     return show
 
 
@@ -366,6 +366,27 @@ def test_eight_speakers_at_once_each_get_their_own_words(
     assert max(batches) > 1
     assert all(stats.encoder_runs <= 1 for stats in show.ticks if not stats.retries)
     assert show.n_used_slots == 0
+
+
+@pytest.mark.timeout(300)
+def test_cutting_speech_at_eight_seconds_costs_few_words(
+    engine: Engine, english_clips: tuple[Clip, ...], load_clip: LoadClip
+) -> None:
+    """A minute of speech in which no pause is long enough to end an utterance."""
+    clips = english_clips[:9]
+    speech = np.concatenate([load_clip(clip.name) for clip in clips])
+    normalise = EnglishTextNormalizer()
+    reference = normalise(" ".join(clip.reference for clip in clips))
+    errors = {}
+    for longest_s in (30.0, 8.0):
+        show = Show(engine)
+        show.open("long", settings=SessionSettings(language="en", pause_ms=3000, max_utterance_s=longest_s))
+        show.stream({"long": Chunking(500).split(speech)})
+        finals = show.finals("long")
+        assert all(final.end - final.start <= longest_s * SAMPLE_RATE for final in finals)
+        assert len(finals) > len(speech) / SAMPLE_RATE / longest_s
+        errors[longest_s] = jiwer.wer(reference, normalise(" ".join(final.text for final in finals)))
+    assert errors[8.0] <= errors[30.0] + 0.03
 
 
 @pytest.mark.parametrize("name", ["nonspeech/silence-10s.flac", "nonspeech/keyboard-typing.flac"])

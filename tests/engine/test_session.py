@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from engine.endpoint import BLOCK_SAMPLES, EndpointRules
 from engine.session import Session
 from engine.types import (
-    MAX_WINDOW_SAMPLES,
     SAMPLE_RATE,
+    SETTING_RANGES,
     EndReason,
     Event,
     Final,
@@ -47,11 +47,11 @@ BY_100_MS = Chunking(step_ms=100)
 MOST_ROUNDS = 3_000  # a session that is not done by then waits for something that never comes
 
 
-def make_session(*, interim: bool = True, pause_ms: int = 500, language: str | None = None) -> Session:
+def make_session(settings: SessionSettings) -> Session:
     return Session(
         "s",
-        SessionSettings(language, interim),
-        EndpointRules.with_pause_ms(pause_ms),
+        settings,
+        EndpointRules.of(settings, pause_ms=500),
         WordVocabulary(),
         partial_interval=ms(500),
     )
@@ -144,10 +144,11 @@ def play(
     *,
     delays: Iterable[int] = (0,),
     interim: bool = True,
-    pause_ms: int = 500,
+    pause_ms: int | None = None,
+    max_utterance_s: float = 30.0,
 ) -> Play:
     """Stream a recording through a session and finish it."""
-    session = make_session(interim=interim, pause_ms=pause_ms)
+    session = make_session(SessionSettings(interim=interim, pause_ms=pause_ms, max_utterance_s=max_utterance_s))
     playing = Play(session, ScriptedDecoder(recording), delays)
     for chunk in chunking.split(recording.samples):
         playing.push(chunk)
@@ -156,6 +157,7 @@ def play(
 
 
 delays = st.lists(st.integers(0, 12), min_size=1, max_size=8)
+utterance_lengths = st.just(30.0) | st.floats(*SETTING_RANGES["max_utterance_s"])
 
 
 # ------------------------------------------------------------------------------------------------ laws
@@ -191,25 +193,42 @@ def test_without_partials_even_long_speech_is_cut_at_the_same_places(
     trailing_ms=st.integers(0, 900),
     delays=delays,
     interim=st.booleans(),
+    max_utterance_s=utterance_lengths,
 )
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_long_speech_without_a_pause_loses_and_doubles_no_word(
-    chunking: Chunking, n_words: int, word_ms: int, trailing_ms: int, delays: list[int], interim: bool
+    chunking: Chunking,
+    n_words: int,
+    word_ms: int,
+    trailing_ms: int,
+    delays: list[int],
+    interim: bool,
+    max_utterance_s: float,
 ) -> None:
     recording = steady_speech(n_words, word_ms=word_ms, trailing_ms=trailing_ms)
-    playing = play(recording, chunking, delays=delays, interim=interim)
+    playing = play(recording, chunking, delays=delays, interim=interim, max_utterance_s=max_utterance_s)
     assert playing.said == list(recording.tokens)
     assert " ".join(final.text for final in playing.finals) == recording.text
     reasons = [final.reason for final in playing.finals]
     assert set(reasons[:-1]) <= {EndReason.MAX_LENGTH}
     assert all(before.end == after.start for before, after in itertools.pairwise(playing.finals))
-    assert len(playing.finals) > 1 or ms(n_words * word_ms) <= MAX_WINDOW_SAMPLES
+    longest = int(max_utterance_s * SAMPLE_RATE)
+    assert len(playing.finals) > 1 or ms(n_words * word_ms) <= longest
+    assert all(final.end - final.start <= longest for final in playing.finals)
+    assert all(request.window.end - request.window.start <= longest for request in playing.requests)
 
 
-@given(chunking=chunkings, recording=recordings(max_phrase_words=90), delays=delays)
+@given(
+    chunking=chunkings,
+    recording=recordings(max_phrase_words=90),
+    delays=delays,
+    max_utterance_s=utterance_lengths,
+)
 @settings(max_examples=40)
-def test_the_laws_of_a_transcript(chunking: Chunking, recording: Recording, delays: list[int]) -> None:
-    playing = play(recording, chunking, delays=delays)
+def test_the_laws_of_a_transcript(
+    chunking: Chunking, recording: Recording, delays: list[int], max_utterance_s: float
+) -> None:
+    playing = play(recording, chunking, delays=delays, max_utterance_s=max_utterance_s)
     assert playing.said == list(recording.tokens)
     finals = playing.finals
     assert [final.utterance_id for final in finals] == list(range(len(finals))), "finals in the order of speech"
@@ -232,15 +251,23 @@ def test_the_laws_of_a_transcript(chunking: Chunking, recording: Recording, dela
     assert settled == sorted(set(settled))
 
 
-@given(recording=recordings(max_phrase_words=60), delays=delays, pause_ms=st.integers(100, 5000), interim=st.booleans())
-@settings(max_examples=40)
-def test_every_session_ends_whatever_the_pause(
-    recording: Recording, delays: list[int], pause_ms: int, interim: bool
+@given(
+    recording=recordings(max_phrase_words=60),
+    delays=delays,
+    pause_ms=st.integers(100, 5000),
+    interim=st.booleans(),
+    max_utterance_s=utterance_lengths,
+)
+@settings(max_examples=60)
+def test_every_session_ends_whatever_the_pause_and_the_longest_utterance(
+    recording: Recording, delays: list[int], pause_ms: int, interim: bool, max_utterance_s: float
 ) -> None:
-    playing = play(recording, delays=delays, interim=interim, pause_ms=pause_ms)
+    playing = play(recording, delays=delays, interim=interim, pause_ms=pause_ms, max_utterance_s=max_utterance_s)
     started = [event for event in playing.events if isinstance(event, SpeechStarted)]
     assert [e.utterance_id for e in started] == [final.utterance_id for final in playing.finals]
-    assert all(request.window.end - request.window.start <= MAX_WINDOW_SAMPLES for request in playing.requests)
+    assert playing.said == list(recording.tokens)
+    longest = int(max_utterance_s * SAMPLE_RATE)
+    assert all(request.window.end - request.window.start <= longest for request in playing.requests)
 
 
 # ------------------------------------------------------------------------------------------------ finals
@@ -339,7 +366,7 @@ def test_a_pause_right_at_the_end_of_a_full_window_does_not_stop_the_session() -
 def one_final(hypothesis: Hypothesis) -> Final:
     """What becomes of the only hypothesis of an utterance."""
     recording = record([Phrase(600, (300,) * 3)], trailing_ms=1000)
-    session = make_session(interim=False)
+    session = make_session(SessionSettings(interim=False))
     session.accept(recording.samples)
     session.hear(LevelDetector().hear(session.unheard()))
     ((request,), _) = session.advance(0.0)
@@ -369,14 +396,14 @@ def test_the_language_of_an_utterance_is_kept_once_three_seconds_have_told_it() 
 
 def test_a_given_language_goes_with_every_request() -> None:
     recording = record([Phrase(600, (300,) * 12)], trailing_ms=1000)
-    playing = Play(make_session(language="de"), ScriptedDecoder(recording))
+    playing = Play(make_session(SessionSettings(language="de")), ScriptedDecoder(recording))
     playing.push(recording.samples)
     playing.finish()
     assert playing.requests[0].language == "de"
 
 
 def test_a_request_that_waits_is_asked_again_with_the_newest_audio() -> None:
-    session = make_session()
+    session = make_session(SessionSettings())
     speech = steady_speech(10).samples
     asked = []
     for start in range(0, len(speech), ms(100)):

@@ -88,6 +88,22 @@ def test_spreading_blocks_over_calls_and_sessions_changes_nothing(
         np.testing.assert_allclose(np.concatenate(answer), expected, atol=TOLERANCE)
 
 
+def test_digital_silence_is_heard_without_computing_it(
+    detector: SpeechDetector, clips: list[Samples], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    muted = np.concatenate([clips[0], np.zeros(100 * BLOCK_SAMPLES, dtype=np.float32), clips[1]])
+    whole = torch.from_numpy(engine.vad._with_context([detector.new_state()], [muted]))
+    with torch.inference_mode():
+        features = detector._features(whole)
+        np.testing.assert_allclose(detector._features_where_sound(whole.numpy()), features, atol=1e-5)
+
+    n_computed = []
+    compute = detector._features
+    monkeypatch.setattr(detector, "_features", lambda blocks: n_computed.append(len(blocks)) or compute(blocks))
+    detector.probabilities([detector.new_state()], [muted])
+    assert sum(n_computed) <= len(whole) - 99, "the first silent block still shows the end of the one before"
+
+
 def test_a_session_without_new_audio_keeps_its_state(detector: SpeechDetector) -> None:
     state, other = detector.new_state(), detector.new_state()
     context, memory = state.context, state.memory
