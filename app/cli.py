@@ -372,6 +372,29 @@ def bench_capacity(
         bench.run(options, output=output)
 
 
+@bench_cli.command("memory")
+def bench_memory(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- FLAGS...]", help="Further flags of serve, behind two dashes.")
+    ] = None,
+    model: ModelName = _DEFAULTS.model,
+    cycles: Annotated[
+        list[int] | None, typer.Option(min=1, help="When to read the memory; repeatable. [default: 50 500]")
+    ] = None,
+    manifest: Manifest = DEFAULT_MANIFEST,
+    output: JsonOutput = None,
+) -> None:
+    """Let speakers come and go, and watch the server's memory."""
+    from app.bench import memory as bench
+    from app.bench.clips import ClipError
+    from app.bench.process import ServerFailed
+    from app.client import ClientError
+    from app.media import MediaError
+
+    with _named(ClipError, ClientError, MediaError, ServerFailed):
+        bench.run(model, manifest=manifest, n_cycles=cycles or (50, 500), flags=flags or (), output=output)
+
+
 @bench_cli.command("peers")
 def bench_peers(
     flags: Annotated[

@@ -146,8 +146,17 @@ def cpu_times(pid: int | None) -> CpuTimes | None:
 
 def peak_memory_mb(pid: int | None) -> float | None:
     """Most resident memory of a process so far; None where it cannot be told."""
+    return _status_mb(pid, "VmHWM:")
+
+
+def resident_memory_mb(pid: int | None) -> float | None:
+    """Resident memory of a process now; None where it cannot be told."""
+    return _status_mb(pid, "VmRSS:")
+
+
+def _status_mb(pid: int | None, field: str) -> float | None:
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), None)
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(field)), None)
