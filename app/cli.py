@@ -311,13 +311,17 @@ def bench_engine(
     device: DeviceName = _DEFAULTS.device,
     encoder_output: Annotated[Path | None, typer.Option(help="Also write the encoder's table as JSON.")] = None,
     decoder_output: Annotated[Path | None, typer.Option(help="Also write the decoder's table as JSON.")] = None,
+    peers_dir: Annotated[
+        Path | None, typer.Option(help="Compare with CTranslate2's encoder, installed with faster-whisper in here.")
+    ] = None,
 ) -> None:
     """Time encoder and decoder by themselves, beside the floor that this machine allows."""
     from app.bench import engine as bench
+    from app.bench.peer_environment import PeerUnavailable
 
-    with _named(EngineError):
+    with _named(EngineError, PeerUnavailable):
         config = EngineConfig(model=model, device=device)
-        bench.run(config, encoder_output=encoder_output, decoder_output=decoder_output)
+        bench.run(config, encoder_output=encoder_output, decoder_output=decoder_output, peers_dir=peers_dir)
 
 
 @bench_cli.command("readme")

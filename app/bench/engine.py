@@ -16,6 +16,8 @@ import numpy as np
 import torch
 
 from app.bench.machine import describe_machine
+from app.bench.peer_environment import prepare_weights
+from app.bench.peer_files import ctranslate2_encoder_ms
 from app.bench.report import Report
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Context, EngineConfig, Precision
@@ -67,10 +69,15 @@ def run(
     seconds: Sequence[float] = (1, 5, 10, 25),
     batches: Sequence[int] = (1, 4),
     decode_batches: Sequence[int] = (1, 4, 16),
+    peers_dir: Path | None = None,
     encoder_output: Path | None = None,
     decoder_output: Path | None = None,
 ) -> None:
-    """Measure, print both tables and, if asked, write them as JSON."""
+    """Measure, print both tables and, if asked, write them as JSON.
+
+    Args:
+        peers_dir: where faster-whisper is installed for comparison; None leaves it out.
+    """
     checkpoint = load_model(config.model)
     n_rows = max(*batches, *decode_batches)
     torch.set_num_threads(config.n_threads or default_threads())
@@ -83,6 +90,8 @@ def run(
             lengths = seconds if context is Context.TAIL else (30,)  # padded windows all take the same
             encoder_rows += [bench.encoder(s, b) for s in lengths for b in batches]
         decoder_rows += [bench.decoder(b) for b in decode_batches]
+    if peers_dir:
+        encoder_rows += _of_ctranslate2(config, checkpoint, seconds, speeds, peers_dir)
     setting = (
         f"{checkpoint.name}, {torch.get_num_threads()} thread(s); the machine multiplies {speeds.product_gflops:.0f} "
         f"GFLOP/s in float32 and reads {speeds.read_gb_per_s:.0f} GB/s"
@@ -111,6 +120,32 @@ def run(
         ),
         rows=tuple(asdict(row) for row in decoder_rows),
     ).publish(decoder_output)
+
+
+def _of_ctranslate2(
+    config: EngineConfig, checkpoint: Checkpoint, seconds: Sequence[float], speeds: Speeds, peers_dir: Path
+) -> list[EncoderRow]:
+    """The encoder of faster-whisper on the same windows, cut: it has neither features, margin, tail nor cross keys."""
+    dimensions = checkpoint.dimensions
+    lengths = [*seconds, 30]
+    times = ctranslate2_encoder_ms(
+        peers_dir,
+        prepare_weights(config.model, peers_dir),
+        n_frames=[int(100 * s) for s in lengths],
+        n_mels=dimensions.n_mels,
+        n_threads=torch.get_num_threads(),
+    )
+    return [
+        EncoderRow(
+            seconds=s,
+            batch=1,
+            context="cut" if s < 30 else "full",
+            dtype="int8 (CTranslate2)",
+            ms=ms,
+            floor_ms=encoder_flop(dimensions, int(50 * s), Context.TAIL) / speeds.product_gflops / 1e6,
+        )
+        for s, ms in zip(lengths, times, strict=True)
+    ]
 
 
 def measure_speeds() -> Speeds:

@@ -41,6 +41,25 @@ print(json.dumps({"seconds": time.perf_counter() - begin, "texts": texts}))
 """
 
 
+# Model, threads and numbers of mel frames, then one JSON list: least milliseconds to encode one window of so many.
+_CTRANSLATE2 = """
+import json, sys, time
+import ctranslate2, numpy as np
+model_path, n_threads, n_mels, *lengths = sys.argv[1:]
+model = ctranslate2.models.Whisper(model_path, device="cpu", compute_type="int8", intra_threads=int(n_threads))
+def least_ms(n_frames):
+    noise = np.random.default_rng(0).standard_normal((1, int(n_mels), n_frames)).astype(np.float32)
+    features = ctranslate2.StorageView.from_array(noise)
+    times = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        model.encode(features, to_cpu=True)
+        times.append(time.perf_counter() - begin)
+    return 1000 * min(times)
+print(json.dumps([least_ms(int(length)) for length in lengths]))
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class FileResult:
     """One arm, once.
@@ -112,6 +131,20 @@ def faster_whisper_transcriber(
         return answer["seconds"], answer["texts"]
 
     return transcribe
+
+
+def ctranslate2_encoder_ms(
+    folder: Path, weights: Weights, *, n_frames: Sequence[int], n_mels: int, n_threads: int
+) -> list[float]:
+    """Time the encoder that faster-whisper runs, in int8, on windows cut to so many mel frames, features given.
+
+    Raises:
+        PeerUnavailable: it cannot be installed, or does not run.
+    """
+    python = install(FASTER_WHISPER, folder, torch_index=None)
+    command = [str(python), "-c", _CTRANSLATE2, str(weights.ctranslate2), str(n_threads), str(n_mels)]
+    times: list[float] = json.loads(_output([*command, *map(str, n_frames)]).splitlines()[-1])
+    return times
 
 
 def _output(command: Sequence[str]) -> str:
