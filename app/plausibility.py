@@ -10,7 +10,7 @@ A false alarm is worse than a miss, so every rule wants several signs at once.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ _LAGS: Final = slice(SAMPLE_RATE // 1000, SAMPLE_RATE // 25)  # periods of 1000 
 _USUAL_RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 88_200, 96_000)
 _SLOW: Final = 0.75  # seconds of audio per second
 
+Value = TypeVar("Value", bound=np.generic)
+
 
 class Plausibility:
     """Call `listen` with each message until `is_done`.
@@ -46,8 +48,8 @@ class Plausibility:
         self._channels = channels
         self._bytes_per_s = sample_rate * channels * width
         # Whole floats of all channels stay whole, whatever silence is left out before them.
-        self._bytes = _Beginning(JUDGED_S * self._bytes_per_s, grain=4 * channels)
-        self._samples = _Beginning(JUDGED_S * SAMPLE_RATE, grain=1)
+        self._bytes = _Beginning[np.uint8](JUDGED_S * self._bytes_per_s, grain=4 * channels)
+        self._samples = _Beginning[np.float32](JUDGED_S * SAMPLE_RATE, grain=1)
         self._pace = _Pace()
         self._has_doubted = False
 
@@ -131,10 +133,10 @@ def _smoothness(values: NDArray[np.generic], channels: int) -> float:
 
 def _are_floats(data: NDArray[np.uint8]) -> bool:
     """Nearly all words are floats of a usual size; of pcm16 nearly none are, as its second sample is the exponent."""
-    words = data.view("<f4")[data.view("<u4") != 0]
     with np.errstate(invalid="ignore"):  # not all of them are numbers
-        size = np.abs(words)
-        return len(words) > 0 and float(((size > 2.0**-40) & (size < 8)).mean()) > 0.9
+        sizes = np.abs(data.view("<f4"))
+        sizes = sizes[sizes != 0]
+        return len(sizes) > 0 and float(((sizes > 2.0**-40) & (sizes < 8)).mean()) > 0.9
 
 
 def _are_swapped(data: NDArray[np.uint8], channels: int, smoothness: float) -> bool:
@@ -221,7 +223,7 @@ def _pitches(spectra: NDArray[np.float64], spectrum_of_taper: NDArray[np.float64
 # ------------------------------------------------------------------------------------------------ what is collected
 
 
-class _Beginning:
+class _Beginning(Generic[Value]):
     """The first values of a stream from its first sound on.
 
     Args:
@@ -233,7 +235,7 @@ class _Beginning:
         self._length = length
         self._grain = grain
         self._n_skipped = 0
-        self._pieces: list[NDArray[np.generic]] = []
+        self._pieces: list[NDArray[Value]] = []
         self._n_taken = 0
 
     @property
@@ -242,11 +244,11 @@ class _Beginning:
         return self._n_taken >= self._length
 
     @property
-    def taken(self) -> NDArray[np.generic]:
+    def taken(self) -> NDArray[Value]:
         """(length,) once it is full."""
         return np.concatenate(self._pieces)[: self._length]
 
-    def add(self, values: NDArray[np.generic], is_sound: NDArray[np.bool_]) -> bool:
+    def add(self, values: NDArray[Value], is_sound: NDArray[np.bool_]) -> bool:
         """Take the next values; whether it became full by them."""
         if self.is_full or not len(values):
             return False
@@ -260,7 +262,7 @@ class _Beginning:
         self._put(values)
         return self.is_full
 
-    def _put(self, values: NDArray[np.generic]) -> None:
+    def _put(self, values: NDArray[Value]) -> None:
         self._pieces.append(values)
         self._n_taken += len(values)
 

@@ -95,7 +95,7 @@ def test_digital_silence_is_heard_without_computing_it(
     whole = torch.from_numpy(engine.vad._with_context([detector.new_state()], [muted]))
     with torch.inference_mode():
         features = detector._features(whole)
-        np.testing.assert_allclose(detector._features_where_sound(whole.numpy()), features, atol=1e-5)
+        np.testing.assert_allclose(detector._features_where_sound(whole.numpy()), features, atol=TOLERANCE)
 
     n_computed = []
     compute = detector._features
