@@ -20,10 +20,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.messages import ProtocolError, Start
 from app.subtitles import Format
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.errors import EngineError
-from engine.types import SETTING_RANGES, SessionSettings
+from engine.types import SessionSettings
 
 EXIT_BAD_INPUT = 2
 DEFAULT_URL = "ws://localhost:7860/v1/stream"
@@ -52,36 +53,12 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def _least(setting: str) -> float:
-    return SETTING_RANGES[setting][0]
-
-
-def _most(setting: str) -> float:
-    return SETTING_RANGES[setting][1]
-
-
 Url = Annotated[str, typer.Option(metavar="URL", help="The server's WebSocket.")]
 Language = Annotated[str | None, typer.Option(metavar="CODE", help="Such as en; detected when left out.")]
-PauseMs = Annotated[
-    int | None,
-    typer.Option(
-        min=_least("pause_ms"), max=_most("pause_ms"), help="Silence that ends an utterance [default: the server's]."
-    ),
-]
-MinSpeechMs = Annotated[
-    int,
-    typer.Option(min=_least("min_speech_ms"), max=_most("min_speech_ms"), help="Shorter sounds are passed over."),
-]
-Threshold = Annotated[
-    float,
-    typer.Option(min=_least("threshold"), max=_most("threshold"), help="Probability at which audio counts as speech."),
-]
-MaxUtteranceS = Annotated[
-    float,
-    typer.Option(
-        min=_least("max_utterance_s"), max=_most("max_utterance_s"), help="Longer speech is cut between words."
-    ),
-]
+PauseMs = Annotated[int | None, typer.Option(help="Silence that ends an utterance; the server's when left out.")]
+MinSpeechMs = Annotated[int, typer.Option(help="Shorter sounds are passed over.")]
+Threshold = Annotated[float, typer.Option(help="Probability at which audio counts as speech.")]
+MaxUtteranceS = Annotated[float, typer.Option(help="Longer speech is cut between two words.")]
 ModelName = Annotated[str, typer.Option(metavar="MODEL", help="Short name, Hugging Face id, or folder.")]
 DeviceName = Annotated[Device, typer.Option(help="Where the model runs; auto takes CUDA if there is one.")]
 Manifest = Annotated[Path, typer.Option(help="Table of recordings with references.")]
@@ -202,15 +179,16 @@ def file(
 ) -> None:
     """Transcribe recordings through a server, all of them at once."""
     from app.file_command import FileOptions, OutputError, transcribe_files
-    from app.messages import Start
 
     with _named(OutputError):
-        start = Start(
-            language=language,
-            pause_ms=pause_ms,
-            min_speech_ms=min_speech_ms,
-            threshold=threshold,
-            max_utterance_s=max_utterance_s,
+        start = _checked(
+            Start(
+                language=language,
+                pause_ms=pause_ms,
+                min_speech_ms=min_speech_ms,
+                threshold=threshold,
+                max_utterance_s=max_utterance_s,
+            )
         )
         options = FileOptions(url=url, start=start, pace=pace, output=output, formats=tuple(formats or ()))
         raise typer.Exit(transcribe_files(paths, options))
@@ -235,7 +213,6 @@ def mic(
     """Transcribe the microphone of this machine through a server; Ctrl-C ends."""
     from app import mic_command
     from app.client import ClientError
-    from app.messages import Start
 
     if source not in (None, mic_command.STDIN):
         _refuse(f"mic does not read {source}; it takes - for standard input, and `tickscribe file` takes files.")
@@ -243,12 +220,14 @@ def mic(
         if list_devices:
             mic_command.list_devices()
         else:
-            start = Start(
-                language=language,
-                pause_ms=pause_ms,
-                min_speech_ms=min_speech_ms,
-                threshold=threshold,
-                max_utterance_s=max_utterance_s,
+            start = _checked(
+                Start(
+                    language=language,
+                    pause_ms=pause_ms,
+                    min_speech_ms=min_speech_ms,
+                    threshold=threshold,
+                    max_utterance_s=max_utterance_s,
+                )
             )
             mic_command.listen(mic_command.MicOptions(url=url, start=start, device=source or device))
 
@@ -458,6 +437,13 @@ def _named(*errors: type[Exception]) -> Iterator[None]:
         yield
     except errors as error:
         _refuse(str(error))
+
+
+def _checked(start: Start) -> Start:
+    """Refuse settings out of their range before anything is opened."""
+    with _named(ProtocolError):
+        _ = start.settings
+    return start
 
 
 def _refuse(message: str) -> NoReturn:
