@@ -23,7 +23,7 @@ from rich.table import Table
 from app.subtitles import Format
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.errors import EngineError
-from engine.types import SETTING_RANGES, SessionSettings
+from engine.types import SETTING_RANGES, SessionSettings, Stability, Task
 
 EXIT_BAD_INPUT = 2
 DEFAULT_URL = "ws://localhost:7860/v1/stream"
@@ -82,6 +82,15 @@ MaxUtteranceS = Annotated[
         min=_least("max_utterance_s"), max=_most("max_utterance_s"), help="Longer speech is cut between words."
     ),
 ]
+TaskName = Annotated[Task, typer.Option(help="Write what is said, or its English translation (multilingual models).")]
+ShownWords = Annotated[
+    Stability, typer.Option(help="Show every word at once, only those that will hardly change, or only committed ones.")
+]
+Prompt = Annotated[str, typer.Option(metavar="TEXT", help="Taken for what was said before: names, subject, style.")]
+HotwordList = Annotated[
+    list[str] | None, typer.Option("--hotword", metavar="WORD", help="A name or word that is likely; repeatable.")
+]
+PreviousText = Annotated[bool, typer.Option("--previous-text", help="Give the model the last words said as context.")]
 ModelName = Annotated[str, typer.Option(metavar="MODEL", help="Short name, Hugging Face id, or folder.")]
 DeviceName = Annotated[Device, typer.Option(help="Where the model runs; auto takes CUDA if there is one.")]
 Manifest = Annotated[Path, typer.Option(help="Table of recordings with references.")]
@@ -193,6 +202,11 @@ def file(
     min_speech_ms: MinSpeechMs = _SESSION_DEFAULTS.min_speech_ms,
     threshold: Threshold = _SESSION_DEFAULTS.threshold,
     max_utterance_s: MaxUtteranceS = _SESSION_DEFAULTS.max_utterance_s,
+    task: TaskName = Task.TRANSCRIBE,
+    stability: ShownWords = Stability.BALANCED,
+    prompt: Prompt = "",
+    hotwords: HotwordList = None,
+    previous_text: PreviousText = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File (.txt, .srt, .vtt, .json), or folder for several.")
     ] = None,
@@ -211,6 +225,11 @@ def file(
             min_speech_ms=min_speech_ms,
             threshold=threshold,
             max_utterance_s=max_utterance_s,
+            task=task,
+            stability=stability,
+            prompt=prompt,
+            hotwords=tuple(hotwords or ()),
+            previous_text=previous_text,
         )
         options = FileOptions(url=url, start=start, pace=pace, output=output, formats=tuple(formats or ()))
         raise typer.Exit(transcribe_files(paths, options))
@@ -230,6 +249,11 @@ def mic(
     min_speech_ms: MinSpeechMs = _SESSION_DEFAULTS.min_speech_ms,
     threshold: Threshold = _SESSION_DEFAULTS.threshold,
     max_utterance_s: MaxUtteranceS = _SESSION_DEFAULTS.max_utterance_s,
+    task: TaskName = Task.TRANSCRIBE,
+    stability: ShownWords = Stability.BALANCED,
+    prompt: Prompt = "",
+    hotwords: HotwordList = None,
+    previous_text: PreviousText = False,
     list_devices: Annotated[bool, typer.Option("--list-devices", help="Show the input devices.")] = False,
 ) -> None:
     """Transcribe the microphone of this machine through a server; Ctrl-C ends."""
@@ -249,6 +273,11 @@ def mic(
                 min_speech_ms=min_speech_ms,
                 threshold=threshold,
                 max_utterance_s=max_utterance_s,
+                task=task,
+                stability=stability,
+                prompt=prompt,
+                hotwords=tuple(hotwords or ()),
+                previous_text=previous_text,
             )
             mic_command.listen(mic_command.MicOptions(url=url, start=start, device=source or device))
 

@@ -45,7 +45,9 @@ from tests.engine.scripted import (
     steady_speech,
 )
 
-INFO = ModelInfo("scripted", "cpu", "float32", multilingual=False, languages=("en",), n_mels=80, parameters=0)
+INFO = ModelInfo(
+    "scripted", "cpu", "float32", multilingual=False, languages=("en",), n_mels=80, parameters=0, count_tokens=len
+)
 MOST_TICKS = 5_000
 
 

@@ -386,12 +386,13 @@ def test_text_is_dropped_only_where_the_model_hears_no_speech_and_is_unsure(
     assert final.text == text
 
 
-def test_the_language_of_an_utterance_is_kept_once_three_seconds_have_told_it() -> None:
+def test_the_language_of_an_utterance_is_kept_once_two_seconds_have_told_it() -> None:
     played = play(steady_speech(20), BY_100_MS)
     asked = [request for request in played.requests if not request.is_final]
-    told = next(i for i, request in enumerate(asked) if request.window.end - request.window.start >= ms(3_000))
+    told = next(i for i, request in enumerate(asked) if request.window.end - request.window.start >= ms(2_000))
     assert told > 1 and {request.language for request in asked[: told + 1]} == {None}
     assert {request.language for request in asked[told + 1 :]} == {played.finals[0].language}
+    assert {request.prefix for request in asked[: told + 1]} == {()}, "nothing is committed before"
 
 
 def test_a_given_language_goes_with_every_request() -> None:
