@@ -342,7 +342,12 @@ class Session:
     def _emit_partial(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
         agreement = utterance.agreement
         committed = self._vocabulary.decode(agreement.committed_tokens)
-        tokens = shown_tentative(agreement.tentative, utterance.logprobs, self._settings.stability)
+        tokens = shown_tentative(
+            agreement.tentative,
+            utterance.logprobs,
+            self._settings.stability,
+            is_beginning=not agreement.committed,
+        )
         tentative = self._vocabulary.decode(agreement.committed_tokens + tokens)[len(committed) :]
         if not self._settings.interim or (committed, tentative) == utterance.shown:
             return []

@@ -6,6 +6,7 @@ Pure functions of hypotheses; the session calls them for each partial. What is c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -13,24 +14,38 @@ from typing import assert_never
 from engine.agreement import TokenWord, flatten
 from engine.types import Hypothesis, Stability, Word
 
+_LEAST_OF_WORD = math.log(0.6)  # that a word heard once must be certain of
+_LEAST_OF_FIRST = math.log(0.2)  # the first word of an utterance shows that somebody is heard
 
-def shown_tentative(tentative: Sequence[TokenWord], logprobs: Sequence[float], stability: Stability) -> tuple[int, ...]:
+
+def shown_tentative(
+    tentative: Sequence[TokenWord], logprobs: Sequence[float], stability: Stability, *, is_beginning: bool
+) -> tuple[int, ...]:
     """Return the tokens of the tentative words that are worth showing.
 
     Args:
-        tentative: the words behind the committed ones.
-        logprobs: of the newest decoded tokens; the last ones are those of `tentative`.
+        tentative: the words behind the committed ones, heard for the first time or disputed.
+        logprobs: how certain the newest words are (`word_logprobs`); the last ones are those of `tentative`.
         stability: what the client wants.
+        is_beginning: nothing is committed yet.
     """
     match stability:
         case Stability.FAST:
             return flatten(tentative)
         case Stability.BALANCED:
-            return flatten(tentative[:-1])
+            return flatten(tentative[: _n_likely(logprobs[-len(tentative) :], is_beginning=is_beginning)])
         case Stability.FINAL:
             return ()
         case _:
             assert_never(stability)
+
+
+def _n_likely(logprobs: Sequence[float], *, is_beginning: bool) -> int:
+    """Return how many leading words will hardly change; the last one never counts, its audio may be cut in the middle."""
+    for n, logprob in enumerate(logprobs[:-1]):
+        if logprob < (_LEAST_OF_FIRST if n == 0 and is_beginning else _LEAST_OF_WORD):
+            return n
+    return len(logprobs[:-1])
 
 
 def with_forms(

@@ -95,7 +95,8 @@ def test_a_word_keeps_the_form_in_which_it_was_heard_first(
 
 
 @pytest.mark.parametrize(
-    ("left", "right"), [(" word,", " word"), (" Mr.", " Mr"), (" Then", " then"), (" (so", " so"), (" 1,000.", " 1,000")]
+    ("left", "right"),
+    [(" word,", " word"), (" Mr.", " Mr"), (" Then", " then"), (" (so", " so"), (" 1,000.", " 1,000")],
 )
 def test_case_and_punctuation_do_not_make_another_word(left: str, right: str) -> None:
     assert same_word(left) == same_word(right)

@@ -1,0 +1,44 @@
+"""Which tokens hotwords raise, and that a real model then writes a name that it does not know."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.hotwords import Hotwords, hotwords_of
+
+paths = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=4)
+
+
+@given(starting=paths, inside=paths, tokens=st.lists(st.integers(0, 2), max_size=8))
+def test_a_token_is_raised_where_the_text_ends_with_the_beginning_of_its_path(
+    starting: list[list[int]], inside: list[list[int]], tokens: list[int]
+) -> None:
+    bonuses = Hotwords(starting, inside).bonuses(tokens)
+    going_on = {
+        path[n]
+        for path in starting + inside
+        for n in range(1, len(path))
+        if len(tokens) >= n and tokens[-n:] == path[:n]
+    }
+    beginning = {path[0] for path in starting} - going_on
+    assert bonuses.keys() == going_on | beginning
+    assert all(bonuses[a] > bonuses[b] > 0 for a in going_on for b in beginning)
+
+
+def test_a_word_is_expected_behind_a_space_and_elsewhere_only_continued() -> None:
+    hotwords = hotwords_of(["Ab"], lambda text: [ord(character) for character in text])
+    assert hotwords is not None
+    assert set(hotwords.bonuses([])) == {ord(" ")}
+    assert set(hotwords.bonuses([ord("A")])) == {ord(" "), ord("b")}
+    assert set(hotwords.bonuses([ord(" ")])) == {ord(" "), ord("A")}
+
+
+def test_a_script_without_capitals_may_begin_anywhere() -> None:
+    hotwords = hotwords_of(["东京"], lambda text: [ord(character) for character in text])
+    assert hotwords is not None
+    assert set(hotwords.bonuses([ord("去")])) == {ord(" "), ord("东")}
+
+
+def test_no_words_are_no_hotwords() -> None:
+    assert hotwords_of([], lambda _: [1]) is None
