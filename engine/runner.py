@@ -34,7 +34,6 @@ from engine.decoding import GreedyChoice, Text, bonuses_of, verify
 from engine.encoder_cap import estimate_cap, is_out_of_memory
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
-from engine.hotwords import Hotwords
 from engine.languages import choose_language
 from engine.model import AttentionTap, Whisper
 from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Sequence, Status

@@ -41,7 +41,7 @@ def shown_tentative(
 
 
 def _n_likely(logprobs: Sequence[float], *, is_beginning: bool) -> int:
-    """Return how many leading words will hardly change; the last one never counts, its audio may be cut in the middle."""
+    """Return how many leading words will hardly change; never the last one, whose audio may be cut in the middle."""
     for n, logprob in enumerate(logprobs[:-1]):
         if logprob < (_LEAST_OF_FIRST if n == 0 and is_beginning else _LEAST_OF_WORD):
             return n

@@ -44,7 +44,7 @@ def test_the_beginning_has_more_rules() -> None:
 
 
 def test_a_bonus_decides_the_choice_but_not_how_probable_it_is_called() -> None:
-    choose = GreedyChoice((3,), (), N_VOCAB, CPU)
+    choose = GreedyChoice((3,), (), CPU)
     scores = torch.arange(N_VOCAB).float().repeat(3, 1)
     hotwords = Hotwords([[10, 4]])
     bonuses = bonuses_of([(None, []), (hotwords, []), (hotwords, [10])], CPU)
@@ -56,7 +56,7 @@ def test_a_bonus_decides_the_choice_but_not_how_probable_it_is_called() -> None:
 
 
 def test_a_bonus_never_brings_a_suppressed_token_back() -> None:
-    choose = GreedyChoice((11,), (), N_VOCAB, CPU)
+    choose = GreedyChoice((11,), (), CPU)
     scores = torch.arange(N_VOCAB).float()[None]
     chosen, _ = choose(scores, torch.tensor([False]), bonuses_of([(Hotwords([[11]]), [])], CPU))
     assert chosen.tolist() == [10]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.hotwords import Hotwords, hotwords_of
+from engine.runner import ModelRunner
+from engine.tokenizer import Tokenizer
+from tests.conftest import LoadClip
+from tests.engine.models import Transcriber, make_request
 
 paths = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=4)
 
@@ -42,3 +49,22 @@ def test_a_script_without_capitals_may_begin_anywhere() -> None:
 
 def test_no_words_are_no_hotwords() -> None:
     assert hotwords_of([], lambda _: [1]) is None
+
+
+@pytest.mark.parametrize(
+    ("clip", "word", "misheard"),
+    [
+        ("utterance/ls-1089-134686-0000.flac", "mutton", "mutten"),
+        ("utterance/ls-2414-128291-0007.flac", "hath", "who had not"),
+    ],
+)
+def test_a_word_that_the_model_mishears_is_written_right_with_its_hotword(
+    runner: ModelRunner, tokenizer: Tokenizer, load_clip: LoadClip, clip: str, word: str, misheard: str
+) -> None:
+    request = make_request(load_clip(clip))
+    hotwords = hotwords_of([word, "Zarathustra", "Helstone"], tokenizer.encode)
+    plain, raised = Transcriber(runner)([request, replace(request, session_id="raised", hotwords=hotwords)])
+    before, after = tokenizer.decode(plain.tokens).lower(), tokenizer.decode(raised.tokens).lower()
+    assert misheard in before and word not in before
+    assert word in after and misheard not in after
+    assert "zarathustra" not in after and "helstone" not in after
