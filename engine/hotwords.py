@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 MAX_HOTWORDS = 100
 MAX_HOTWORD_LENGTH = 60  # characters
 
-_FIRST_BONUS = 2.0  # nats
-_NEXT_BONUS = 5.0
+_FIRST_BONUS = 3.0  # nats
+_NEXT_BONUS = 6.0
 
 
 @dataclass(slots=True)

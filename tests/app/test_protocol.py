@@ -260,7 +260,7 @@ def test_a_client_overlooks_fields_that_later_servers_add() -> None:
 
 def test_events_are_written_in_seconds_without_leading_spaces() -> None:
     connection = make_connection(START)
-    partial = Partial(0, 3, " he hoped there", " would be", 9_760, 33_600, 40_000, language="de", language_prob=0.8765)
+    partial = Partial(0, 3, " he hoped there", " would be", 9_760, 33_600, 40_000, language="de", language_prob=0.87654)
     assert json.loads(connection.send(partial)) == {
         "type": "partial",
         "utterance": 0,

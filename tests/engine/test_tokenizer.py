@@ -153,7 +153,7 @@ def test_special_tokens_have_no_text(english: Tokenizer) -> None:
     [
         (" 그는 이리저리 피하면서 길 한 옆으로 걸어갔다.", "ko", 7),
         ("广州市房地产中介协会分析", "zh", 12),
-        ("客観的実在の判断的知識が成立するのである。", "ja", 20),
+        ("客観的実在の判断的知識が成立するのである。", "ja", 17),
     ],
 )
 def test_chinese_japanese_and_korean_come_out_as_whole_characters(
