@@ -24,7 +24,7 @@ from app.messages import ProtocolError, Start
 from app.subtitles import Format
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.errors import EngineError
-from engine.types import SessionSettings
+from engine.types import SessionSettings, Stability, Task
 
 EXIT_BAD_INPUT = 2
 DEFAULT_URL = "ws://localhost:7860/v1/stream"
@@ -59,6 +59,15 @@ PauseMs = Annotated[int | None, typer.Option(help="Silence that ends an utteranc
 MinSpeechMs = Annotated[int, typer.Option(help="Shorter sounds are passed over.")]
 Threshold = Annotated[float, typer.Option(help="Probability at which audio counts as speech.")]
 MaxUtteranceS = Annotated[float, typer.Option(help="Longer speech is cut between two words.")]
+TaskName = Annotated[Task, typer.Option(help="Write what is said, or its English translation (multilingual models).")]
+ShownWords = Annotated[
+    Stability, typer.Option(help="Show every word at once, only those that will hardly change, or only committed ones.")
+]
+Prompt = Annotated[str, typer.Option(metavar="TEXT", help="Taken for what was said before: names, subject, style.")]
+HotwordList = Annotated[
+    list[str] | None, typer.Option("--hotword", metavar="WORD", help="A name or word that is likely; repeatable.")
+]
+PreviousText = Annotated[bool, typer.Option("--previous-text", help="Give the model the last words said as context.")]
 ModelName = Annotated[str, typer.Option(metavar="MODEL", help="Short name, Hugging Face id, or folder.")]
 DeviceName = Annotated[Device, typer.Option(help="Where the model runs; auto takes CUDA if there is one.")]
 Manifest = Annotated[Path, typer.Option(help="Table of recordings with references.")]
@@ -170,6 +179,11 @@ def file(
     min_speech_ms: MinSpeechMs = _SESSION_DEFAULTS.min_speech_ms,
     threshold: Threshold = _SESSION_DEFAULTS.threshold,
     max_utterance_s: MaxUtteranceS = _SESSION_DEFAULTS.max_utterance_s,
+    task: TaskName = Task.TRANSCRIBE,
+    stability: ShownWords = Stability.BALANCED,
+    prompt: Prompt = "",
+    hotwords: HotwordList = None,
+    previous_text: PreviousText = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File (.txt, .srt, .vtt, .json), or folder for several.")
     ] = None,
@@ -188,6 +202,11 @@ def file(
                 min_speech_ms=min_speech_ms,
                 threshold=threshold,
                 max_utterance_s=max_utterance_s,
+                task=task,
+                stability=stability,
+                prompt=prompt,
+                hotwords=tuple(hotwords or ()),
+                previous_text=previous_text,
             )
         )
         options = FileOptions(url=url, start=start, pace=pace, output=output, formats=tuple(formats or ()))
@@ -208,6 +227,11 @@ def mic(
     min_speech_ms: MinSpeechMs = _SESSION_DEFAULTS.min_speech_ms,
     threshold: Threshold = _SESSION_DEFAULTS.threshold,
     max_utterance_s: MaxUtteranceS = _SESSION_DEFAULTS.max_utterance_s,
+    task: TaskName = Task.TRANSCRIBE,
+    stability: ShownWords = Stability.BALANCED,
+    prompt: Prompt = "",
+    hotwords: HotwordList = None,
+    previous_text: PreviousText = False,
     list_devices: Annotated[bool, typer.Option("--list-devices", help="Show the input devices.")] = False,
 ) -> None:
     """Transcribe the microphone of this machine through a server; Ctrl-C ends."""
@@ -227,6 +251,11 @@ def mic(
                     min_speech_ms=min_speech_ms,
                     threshold=threshold,
                     max_utterance_s=max_utterance_s,
+                    task=task,
+                    stability=stability,
+                    prompt=prompt,
+                    hotwords=tuple(hotwords or ()),
+                    previous_text=previous_text,
                 )
             )
             mic_command.listen(mic_command.MicOptions(url=url, start=start, device=source or device))

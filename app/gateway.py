@@ -35,6 +35,7 @@ from app.messages import (
 )
 from app.plausibility import Plausibility
 from app.protocol import Connection, fault_of
+from app.settings import check_settings
 from app.telemetry import Latency, Outcome, Telemetry
 from engine.engine import ModelInfo
 from engine.types import SAMPLE_RATE, CloseReason, Final, Partial, Progress, Samples, SessionClosed
@@ -77,7 +78,7 @@ class Gateway:
         try:
             bridge, info = self._admit()
             connection = Connection(session_id=secrets.token_hex(8), model=info.name, languages=info.languages)
-            await self._converse(bridge, connection)
+            await self._converse(bridge, info, connection)
         except ProtocolError as fault:  # before there was a session
             await self._part(connection, fault)
         except ClientGone:
@@ -86,8 +87,9 @@ class Gateway:
             logger.exception("session %s failed", connection.session_id)
             await self._part(connection, ProtocolError(ErrorCode.INTERNAL, "The server failed; connect again."))
 
-    async def _converse(self, bridge: Bridge, connection: Connection) -> None:
+    async def _converse(self, bridge: Bridge, info: ModelInfo, connection: Connection) -> None:
         start = await self._start(connection)
+        check_settings(start, info)
         audio_format = AudioFormat(start.format)
         intake = Intake(audio_format, sample_rate=start.sample_rate, channels=start.channels)
         plausibility = Plausibility(audio_format, sample_rate=start.sample_rate, channels=start.channels)

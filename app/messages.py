@@ -15,7 +15,7 @@ from types import MappingProxyType
 import msgspec
 
 from engine.errors import ConfigError
-from engine.types import SAMPLE_RATE, EndReason, SessionSettings
+from engine.types import SAMPLE_RATE, EndReason, SessionSettings, Stability, Task
 
 MAX_MESSAGE_BYTES = 1 << 20  # of one frame, text or audio
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 8_000, 96_000
@@ -35,6 +35,7 @@ class ErrorCode(StrEnum):
     WRONG_STATE = "wrong_state"  # audio before start, a second start, anything after finish
     TOO_BIG = "too_big"  # a frame above MAX_MESSAGE_BYTES
     UNKNOWN_LANGUAGE = "unknown_language"  # the model does not speak it
+    BAD_SETTING = "bad_setting"  # a name that does not exist, too long, or more than the model can do
     LOADING = "loading"  # the model is not ready yet
     SERVER_FULL = "server_full"  # no room for another session
     OVERLOADED = "overloaded"  # the server cannot keep up with this session
@@ -70,6 +71,7 @@ CLOSE_CODES: Mapping[ErrorCode, CloseCode] = MappingProxyType(
         ErrorCode.WRONG_STATE: CloseCode.POLICY,
         ErrorCode.TOO_BIG: CloseCode.TOO_BIG,
         ErrorCode.UNKNOWN_LANGUAGE: CloseCode.POLICY,
+        ErrorCode.BAD_SETTING: CloseCode.POLICY,
         ErrorCode.LOADING: CloseCode.TRY_LATER,
         ErrorCode.SERVER_FULL: CloseCode.TRY_LATER,
         ErrorCode.OVERLOADED: CloseCode.TRY_LATER,
@@ -124,10 +126,15 @@ class Start(_ClientMessage, frozen=True, tag="start"):
     min_speech_ms: int = _DEFAULTS.min_speech_ms
     threshold: float = _DEFAULTS.threshold
     max_utterance_s: float = _DEFAULTS.max_utterance_s
+    task: str = Task.TRANSCRIBE.value
+    stability: str = Stability.BALANCED.value
+    prompt: str = ""
+    hotwords: tuple[str, ...] = ()
+    previous_text: bool = False
 
     @property
     def settings(self) -> SessionSettings:
-        """What of this concerns the engine.
+        """What of this concerns the engine; settings.py must have checked the names.
 
         Raises:
             ProtocolError: (bad_message) a value is out of its range.
@@ -140,6 +147,11 @@ class Start(_ClientMessage, frozen=True, tag="start"):
                 min_speech_ms=self.min_speech_ms,
                 threshold=self.threshold,
                 max_utterance_s=self.max_utterance_s,
+                task=Task(self.task),
+                stability=Stability(self.stability),
+                prompt=self.prompt,
+                hotwords=self.hotwords,
+                previous_text=self.previous_text,
             )
         except ConfigError as error:
             raise ProtocolError(ErrorCode.BAD_MESSAGE, str(error)) from error
@@ -183,6 +195,8 @@ class PartialMessage(_Message, frozen=True, tag="partial"):
     tentative: str
     start: float
     end: float
+    language: str = ""
+    language_probability: float = 1.0
 
 
 class WireSegment(msgspec.Struct, frozen=True):
@@ -211,6 +225,7 @@ class FinalMessage(_Message, frozen=True, tag="final"):
     end: float
     reason: EndReason
     language: str
+    language_probability: float = 1.0
     segments: tuple[WireSegment, ...] = ()
     words: tuple[WireWord, ...] = ()
 
@@ -269,16 +284,22 @@ def decode_client_message(text: str) -> Start | Finish:
 
 
 def decode_query(query: Iterable[tuple[str, str]]) -> Start:
-    """Read a `start` from the parameters of a URL; an empty language is none.
+    """Read a `start` from the parameters of a URL; an empty language is none, hotwords stand between commas.
 
     Raises:
         ProtocolError: (bad_message) a parameter is unknown, doubled or of the wrong type.
     """
-    fields = dict[str, str | None]()
+    fields = dict[str, str | list[str] | None]()
     for name, value in query:
         if name in fields:
             raise ProtocolError(ErrorCode.BAD_MESSAGE, f"The query names {quote(name)} twice; give it once.")
-        fields[name] = None if name == "language" and not value else value
+        match name:
+            case "language":
+                fields[name] = value or None
+            case "hotwords":
+                fields[name] = value.split(",") if value else []
+            case _:
+                fields[name] = value
     try:
         return msgspec.convert(fields, Start, strict=False)
     except (ValueError, RecursionError) as error:

@@ -197,6 +197,8 @@ def _message_of(event: SpeechStarted | Partial | Final) -> SpeechStartedMessage 
                 tentative=event.tentative if committed else event.tentative.lstrip(),
                 start=_seconds(event.start),
                 end=_seconds(event.end),
+                language=event.language,
+                language_probability=round(event.language_prob, 3),
             )
         case Final():
             return FinalMessage(
@@ -206,6 +208,7 @@ def _message_of(event: SpeechStarted | Partial | Final) -> SpeechStartedMessage 
                 end=_seconds(event.end),
                 reason=event.reason,
                 language=event.language,
+                language_probability=round(event.language_prob, 3),
                 segments=tuple(WireSegment(s.text.strip(), _seconds(s.start), _seconds(s.end)) for s in event.segments),
                 words=tuple(
                     WireWord(w.text.strip(), _seconds(w.start), _seconds(w.end), round(w.probability, 3))

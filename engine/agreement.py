@@ -1,24 +1,45 @@
 """Which words of an open utterance are stable: LocalAgreement-2.
 
 Two successive hypotheses must agree on a word before it is committed (Liu et al. 2020; used for Whisper by Macháček et
-al. 2023, arXiv:2307.14743). Pure: works on words as tuples of token ids. One `Agreement` belongs to one utterance.
+al. 2023, arXiv:2307.14743). They agree where the words are the same but for case and punctuation, so that a comma that
+comes and goes holds up nothing; the form that came first is kept. Pure: works on words as tuples of token ids. One
+`Agreement` belongs to one utterance.
 
 Law: `committed` only ever grows; the decoder is made to start with it, so no later hypothesis can disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 TokenWord = tuple[int, ...]  # the tokens of one word
+
+_AROUND = " .,!?;:…\"'“”‘’„«»()[]{}¿¡。，、！？；：「」『』（）"
+
+
+def same_word(text: str) -> str:
+    """Return what two forms of a word have in common: everything but case and the punctuation around it.
+
+    Signs that change a number, such as minus and per cent, belong to the word.
+    """
+    return text.strip(_AROUND).casefold() or text.strip()
 
 
 class Agreement:
     """The commit rule of one utterance: call `observe` with each new hypothesis."""
 
-    def __init__(self, guess: Sequence[TokenWord] = ()) -> None:
+    def __init__(
+        self, guess: Sequence[TokenWord] = (), *, key: Callable[[TokenWord], Hashable] = lambda word: word
+    ) -> None:
+        """Begin an utterance.
+
+        Args:
+            guess: what it is thought to begin with; counts as the first hearing.
+            key: words with equal keys agree.
+        """
         self.committed: list[TokenWord] = []
         self.tentative: list[TokenWord] = list(guess)
+        self._key = key
 
     @property
     def committed_tokens(self) -> tuple[int, ...]:
@@ -30,24 +51,33 @@ class Agreement:
         """The rest of the newest hypothesis: a good guess at what the next one will say."""
         return flatten(self.tentative)
 
-    def observe(self, fresh: Sequence[TokenWord]) -> None:
+    def observe(self, fresh: Sequence[TokenWord], *, commits: bool = True) -> list[TokenWord]:
         """Take what a hypothesis of the grown window says after the committed words; commit what it repeats.
 
         The last word of a hypothesis is never committed: its audio may be cut in the middle.
+
+        Args:
+            fresh: words behind the committed ones.
+            commits: False only compares.
+
+        Returns:
+            `fresh`, with the words that were heard before in the form that they had then.
         """
-        n_agreed = common_prefix(self.tentative[:-1], fresh[:-1])
-        self.committed += fresh[:n_agreed]
-        self.tentative = list(fresh[n_agreed:])
+        n_agreed = self._n_agreed(self.tentative[:-1], fresh[:-1])
+        settled = [*self.tentative[:n_agreed], *fresh[n_agreed:]]
+        n_committed = n_agreed if commits else 0
+        self.committed += settled[:n_committed]
+        self.tentative = settled[n_committed:]
+        return settled
 
-
-def common_prefix(left: Sequence[TokenWord], right: Sequence[TokenWord]) -> int:
-    """Return how many leading words are equal."""
-    n = 0
-    for a, b in zip(left, right, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
+    def _n_agreed(self, left: Sequence[TokenWord], right: Sequence[TokenWord]) -> int:
+        """Return how many leading words agree."""
+        n = 0
+        for a, b in zip(left, right, strict=False):
+            if a != b and self._key(a) != self._key(b):
+                break
+            n += 1
+        return n
 
 
 def flatten(words: Sequence[TokenWord]) -> tuple[int, ...]:

@@ -6,10 +6,45 @@ list of tokens that never make text is suppressed, and a few more at the very be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from engine.hotwords import Hotwords
 from engine.scheduler import Gain
+
+Text = tuple[Hotwords | None, Sequence[int]]  # tokens so far, and the hotwords that count behind them
+
+
+@dataclass(frozen=True, slots=True)
+class Bonuses:
+    """What is added to some scores before the choice: (n,) row of the scores, (n,) token, (n,) float32 value."""
+
+    rows: Tensor
+    tokens: Tensor
+    values: Tensor
+
+    def added_to(self, scores: Tensor) -> Tensor:
+        """Return (n, V) scores with the bonuses; what is forbidden stays so."""
+        return scores.index_put((self.rows, self.tokens), self.values, accumulate=True)
+
+
+def bonuses_of(texts: Sequence[Text], device: torch.device) -> Bonuses | None:
+    """Gather the bonuses of hotwords, given for each row of scores the text before it; None if there are none."""
+    found = [
+        (row, token, value)
+        for row, (hotwords, tokens) in enumerate(texts)
+        if hotwords is not None
+        for token, value in hotwords.bonuses(tokens).items()
+    ]
+    if not found:
+        return None
+    rows, tokens, values = zip(*found, strict=True)
+    return Bonuses(
+        torch.tensor(rows, device=device), torch.tensor(tokens, device=device), torch.tensor(values, device=device)
+    )
 
 
 class GreedyChoice:
@@ -20,19 +55,21 @@ class GreedyChoice:
         self._suppress = torch.tensor(suppress, dtype=torch.int64, device=device)
         self._begin = torch.tensor(begin, dtype=torch.int64, device=device)
 
-    def __call__(self, scores: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, scores: Tensor, is_first: Tensor, bonuses: Bonuses | None = None) -> tuple[Tensor, Tensor]:
         """Choose the best allowed token of each row.
 
         Args:
             scores: (n, V) float32; those of forbidden tokens are overwritten.
             is_first: (n,) bool: the token would be the first of its text.
+            bonuses: raise the scores of some tokens for the choice only.
 
         Returns:
-            (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones.
+            (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones, as the model itself sees them.
         """
         scores.index_fill_(1, self._suppress, -torch.inf)
         scores[is_first.nonzero(), self._begin] = -torch.inf
-        tokens = _argmax(scores)
+        raised = scores if bonuses is None else bonuses.added_to(scores)
+        tokens = _argmax(raised)
         best = scores.gather(1, tokens[:, None])
         return tokens, -(scores - best).exp_().sum(dim=-1).log_()
 

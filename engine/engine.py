@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -51,7 +51,7 @@ _SESSION_FAULT = "The transcription of this session failed. Please start it agai
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is loaded, for people."""
+    """What is loaded, for people, and what it takes to tell them what it can do."""
 
     name: str
     device: str
@@ -60,6 +60,7 @@ class ModelInfo:
     languages: tuple[str, ...]
     n_mels: int
     parameters: int
+    count_tokens: Callable[[str], int]  # of a prompt
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +97,8 @@ class Engine:
     def open(self, session_id: str, settings: SessionSettings) -> None:
         """Start a session; the id must be new."""
         assert session_id not in self._streams, f"session {session_id} is open already"
+        if not self.info.multilingual:  # there is nothing to detect
+            settings = replace(settings, language=self.info.languages[0])
         session = Session(
             session_id,
             settings,
@@ -285,6 +288,7 @@ def _describe(checkpoint: Checkpoint, tokenizer: Tokenizer, runner: ModelRunner)
         languages=tokenizer.languages,
         n_mels=checkpoint.dimensions.n_mels,
         parameters=runner.n_parameters,
+        count_tokens=lambda text: len(tokenizer.encode(text)),
     )
 
 

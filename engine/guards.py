@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.types import Hypothesis
+
 _LONGEST_PERIOD = 24  # tokens: a sentence
 _LEAST_SPAN = 16  # tokens that a loop has to fill: "no, no, no, no" is speech
 _LEAST_REPEATS = 3
 _LEAST_SCORED = 5  # tokens
 _LEAST_LOGPROB = -1.0  # mean per token, as in openai/whisper, transcribe.py
+_ECHO_RUN = 3  # tokens
+_ECHO_SHARE = 0.8
+_ECHO_NO_SPEECH_PROB = 0.3
+_ECHO_LOGPROB = -0.7
 
 
 def loop_period(tokens: Sequence[int]) -> int:
@@ -41,3 +47,19 @@ def without_loop(tokens: Sequence[int], *, n_kept: int = 0) -> list[int]:
 def is_unlikely(avg_logprob: float, n_tokens: int) -> bool:
     """Whether the model itself hardly believes its text; a few tokens tell nothing."""
     return n_tokens >= _LEAST_SCORED and avg_logprob < _LEAST_LOGPROB
+
+
+def echoes(hypothesis: Hypothesis, prompt: Sequence[int]) -> bool:
+    """Whether a doubtful text merely repeats the prompt: nearly all runs of three tokens are the prompt's."""
+    tokens = hypothesis.tokens
+    is_doubtful = hypothesis.no_speech_prob > _ECHO_NO_SPEECH_PROB or hypothesis.avg_logprob < _ECHO_LOGPROB
+    if not prompt or not tokens or not is_doubtful:
+        return False
+    length = min(_ECHO_RUN, len(tokens))
+    told = set(_runs(prompt, length))
+    runs = _runs(tokens, length)
+    return sum(run in told for run in runs) >= _ECHO_SHARE * len(runs)
+
+
+def _runs(tokens: Sequence[int], length: int) -> list[tuple[int, ...]]:
+    return [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]

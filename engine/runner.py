@@ -30,14 +30,15 @@ from engine.alignment import token_positions
 from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
-from engine.decoding import GreedyChoice, verify
+from engine.decoding import GreedyChoice, Text, bonuses_of, verify
 from engine.encoder_cap import estimate_cap, is_out_of_memory
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
+from engine.languages import choose_language
 from engine.model import AttentionTap, Whisper
 from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Sequence, Status
-from engine.tokenizer import Tokenizer
-from engine.types import POSITION_SAMPLES, Window, Word
+from engine.tokenizer import Tokenizer, n_before_sot
+from engine.types import POSITION_SAMPLES, Request, Window, Word
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class ModelRunner:
         wanted = [s for s in finished if s.request.wants_words and s.tokens]
         if not wanted:
             return
-        prompts = [self.tokenizer.prompt(s.language) for s in wanted]
+        prompts = [self._prompt(s.request, s.language) for s in wanted]
         inputs = [[*prompt, *s.tokens] for prompt, s in zip(prompts, wanted, strict=True)]
         tap = AttentionTap(self._tap_heads)
         hidden = self._forward(wanted, inputs, tap)
@@ -205,8 +206,8 @@ class ModelRunner:
         """Run prompt, committed prefix and draft of new rows in one pass and choose what follows."""
         languages = self._detect_languages(sequences)
         heads = [
-            [*self.tokenizer.prompt(language), *s.request.prefix]
-            for s, language in zip(sequences, languages, strict=True)
+            [*self._prompt(s.request, language), *s.request.prefix]
+            for s, (language, _) in zip(sequences, languages, strict=True)
         ]
         # One token less than there is room for, because the choice beyond the draft is gained as well.
         drafts = [s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)] if self._draft else () for s in sequences]
@@ -217,7 +218,12 @@ class ModelRunner:
         first = [(s.request.prefix == ()) for s in sequences]
         states = torch.cat([hidden[i, at] for i, at in enumerate(scored)])
         is_first = torch.cat([(at == at[0]) & f for at, f in zip(scored, first, strict=True)]).to(self.device)
-        choices, logprobs = self._choose_all(states, is_first)
+        texts: list[Text] = [
+            (s.request.hotwords, [*s.request.prefix, *draft[:n]] if s.request.hotwords else ())
+            for s, draft in zip(sequences, drafts, strict=True)
+            for n in range(len(draft) + 1)
+        ]
+        choices, logprobs = self._choose_all(states, is_first, texts)
         gains = []
         taken = 0
         for sequence, head, draft in zip(sequences, heads, drafts, strict=True):
@@ -227,7 +233,10 @@ class ModelRunner:
             n_accepted = len(gain.logprobs) - 1
             self._cache.lengths[_row(sequence)] = len(head) + n_accepted
             gains.append(gain)
-        prefilled = tuple(Prefilled(lang, p) for lang, p in zip(languages, no_speech, strict=True))
+        prefilled = tuple(
+            Prefilled(language, p, language_prob)
+            for (language, language_prob), p in zip(languages, no_speech, strict=True)
+        )
         return prefilled, tuple(gains)
 
     def _step(self, sequences: tuple[Sequence, ...]) -> tuple[Gain, ...]:
@@ -237,7 +246,7 @@ class ModelRunner:
         inputs = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         hidden = self._model.decoder(inputs, lengths, self._cache, rows)[:, 0]
         never_first = torch.zeros(len(sequences), dtype=torch.bool, device=self.device)
-        choices, logprobs = self._choose_all(hidden, never_first)
+        choices, logprobs = self._choose_all(hidden, never_first, [(s.request.hotwords, s.tokens) for s in sequences])
         for row in rows.indices:
             self._cache.lengths[row] += 1
         return tuple(
@@ -245,19 +254,23 @@ class ModelRunner:
             for token, logprob in zip(choices, logprobs, strict=True)
         )
 
-    def _choose_all(self, states: Tensor, is_first: Tensor) -> tuple[list[int], list[float]]:
+    def _choose_all(self, states: Tensor, is_first: Tensor, texts: list[Text]) -> tuple[list[int], list[float]]:
         """Choose for (n, C) states; a few at a time, because the scores of many leave the cache."""
-        parts = zip(torch.split(states, _SCORED_AT_ONCE), torch.split(is_first, _SCORED_AT_ONCE), strict=True)
-        chosen = [self._choose(self._model.decoder.logits(part), firsts) for part, firsts in parts]
+        chosen = []
+        for at in range(0, len(states), _SCORED_AT_ONCE):
+            part = slice(at, at + _SCORED_AT_ONCE)
+            bonuses = bonuses_of(texts[part], self.device)
+            chosen.append(self._choose(self._model.decoder.logits(states[part]), is_first[part], bonuses))
         tokens, logprobs = zip(*chosen, strict=True)
         return torch.cat(tokens).tolist(), torch.cat(logprobs).tolist()
 
     def _no_speech_probs(self, sequences: tuple[Sequence, ...], hidden: Tensor) -> list[float]:
-        """What each window gives to "no speech", asked after the first token; 0 once words of it are committed."""
+        """What each window gives to "no speech", asked after `sot`; 0 once words of it are committed."""
         open_ = [i for i, s in enumerate(sequences) if not s.request.prefix]
         probabilities = [0.0] * len(sequences)
         if open_:
-            scores = self._model.decoder.logits(hidden[open_, 0])
+            starts = [n_before_sot(sequences[i].request.history) for i in open_]
+            scores = self._model.decoder.logits(hidden[open_, starts])
             for i, value in zip(open_, scores.softmax(-1)[:, self.tokenizer.no_speech].tolist(), strict=True):
                 probabilities[i] = value
         return probabilities
@@ -274,17 +287,23 @@ class ModelRunner:
         hidden: Tensor = self._model.decoder(tokens, offsets, self._cache, rows, tap=tap)
         return hidden
 
-    def _detect_languages(self, sequences: tuple[Sequence, ...]) -> list[str]:
-        """Return the language of each window: as asked for, or by one step after the start token."""
-        languages = [s.request.language or "en" for s in sequences]
+    def _prompt(self, request: Request, language: str) -> tuple[int, ...]:
+        return self.tokenizer.prompt(language, request.task, request.history)
+
+    def _detect_languages(self, sequences: tuple[Sequence, ...]) -> list[tuple[str, float]]:
+        """Return each window's language and its probability: as asked for, or by one step after the start token."""
+        languages = [(s.request.language or "en", 1.0) for s in sequences]
         unknown = [i for i, s in enumerate(sequences) if s.request.language is None]
         if not self.tokenizer.is_multilingual or not unknown:
             return languages
         starts = [[self.tokenizer.sot]] * len(unknown)
         hidden = self._forward([sequences[i] for i in unknown], starts)[:, 0]
-        best = self._model.decoder.logits(hidden)[:, self._language_tokens].argmax(-1)
-        for i, index in zip(unknown, best.tolist(), strict=True):
-            languages[i] = self._languages[index]
+        found = self._model.decoder.logits(hidden)[:, self._language_tokens].softmax(-1)
+        for i, probabilities in zip(unknown, found.tolist(), strict=True):
+            request = sequences[i].request
+            likely = self._languages.index(request.likely_language) if request.likely_language else None
+            best = choose_language(probabilities, likely, request.language_odds)
+            languages[i] = (self._languages[best], probabilities[best])
         return languages
 
     def _words(self, sequence: Sequence, positions: np.ndarray, probabilities: list[float]) -> tuple[Word, ...]:

@@ -50,6 +50,7 @@ class Sequence:
         first_position: the encoder position from which the window is to be encoded; what lies before is in the row.
         full_context: the second try of a window whose text looked wrong: padded to 30 seconds.
         tokens: text tokens so far, beginning with the forced prefix.
+        logprobs: of the tokens behind the prefix.
         logprob_sum, n_scored: over the tokens that the model chose, end-of-text included.
     """
 
@@ -59,10 +60,12 @@ class Sequence:
     first_position: int = 0
     full_context: bool = False
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
     logprob_sum: float = 0.0
     n_scored: int = 0
     no_speech_prob: float = 0.0
     language: str = ""
+    language_prob: float = 1.0
     finish_reason: FinishReason | None = None
     words: tuple[Word, ...] = ()
 
@@ -97,6 +100,8 @@ class Sequence:
             language=self.language,
             finish_reason=self.finish_reason,
             words=self.words,
+            language_prob=self.language_prob,
+            logprobs=tuple(self.logprobs),
         )
 
 
@@ -154,6 +159,7 @@ class Prefilled:
 
     language: str
     no_speech_prob: float
+    language_prob: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +245,7 @@ class Scheduler:
         for sequence, prefilled in zip(round_.prefill, output.prefilled, strict=True):
             sequence.status = Status.DECODING
             sequence.language = prefilled.language
+            sequence.language_prob = prefilled.language_prob
             sequence.no_speech_prob = prefilled.no_speech_prob
         gains = output.decode_gains + output.prefill_gains
         for sequence, gain in zip(round_.decode + round_.prefill, gains, strict=True):
@@ -329,8 +336,11 @@ def _enter(sequence: Sequence, gain: Gain) -> None:
         sequence.n_scored += 1
         if len(sequence.tokens) < sequence.max_tokens:
             sequence.tokens.append(token)
+            sequence.logprobs.append(logprob)
         if loop_period(sequence.tokens):
-            sequence.tokens = without_loop(sequence.tokens, n_kept=len(sequence.request.prefix))
+            n_prefix = len(sequence.request.prefix)
+            sequence.tokens = without_loop(sequence.tokens, n_kept=n_prefix)
+            del sequence.logprobs[len(sequence.tokens) - n_prefix :]
             sequence.finish_reason = FinishReason.LOOP
             return
         if len(sequence.tokens) >= sequence.max_tokens:

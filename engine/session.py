@@ -17,16 +17,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.agreement import Agreement, TokenWord
+from engine.agreement import Agreement, TokenWord, same_word
 from engine.audio import AudioBuffer
 from engine.cutting import CutRules, choose_cut, to_segments
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
+from engine.guards import echoes
+from engine.history import History
+from engine.hotwords import hotwords_of
+from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
+from engine.showing import shown_tentative, with_forms, word_logprobs
 from engine.types import (
     SAMPLE_RATE,
     EndReason,
@@ -43,7 +48,6 @@ from engine.types import (
     Word,
 )
 
-_LANGUAGE_KNOWN_AFTER = 3 * SAMPLE_RATE  # what was detected in less is a guess; the next window is asked again
 _HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
 _PROGRESS_STEP = SAMPLE_RATE // 2
 _NO_SPEECH_PROB = 0.6  # Whisper's own rule for "no speech": both must hold (openai/whisper, transcribe.py)
@@ -52,6 +56,10 @@ _NO_SPEECH_LOGPROB = -1.0
 
 class Vocabulary(Protocol):
     """What a session needs of engine/tokenizer.py."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of the text; a word inside a sentence needs its leading space."""
+        ...
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens; the text of a prefix is a prefix of the text."""
@@ -68,6 +76,10 @@ class Utterance:
 
     Attributes:
         start: first sample, pre-roll included.
+        language: set once it is known; nothing is committed before.
+        heard_language: the newest guess, and its probability.
+        logprobs: of the words of the newest hypothesis behind what it was made to begin with.
+        history: what the model is told to have been said before; set with the first request.
         end: one past the last sample of speech; None while the speaker goes on.
         over_at: the sample at which the end was known.
         in_flight: the newest request that is not answered; `is_started` once it is being computed.
@@ -78,8 +90,12 @@ class Utterance:
 
     id: int
     start: int
-    agreement: Agreement = field(default_factory=Agreement)
-    language: str | None = None
+    agreement: Agreement
+    language: str | None
+    heard_language: str | None = None
+    language_prob: float = 1.0
+    history: tuple[int, ...] | None = None
+    logprobs: list[float] = field(default_factory=list)
     end: int | None = None
     over_at: int = 0
     reason: EndReason = EndReason.PAUSE
@@ -106,6 +122,10 @@ class Session:
         self.id = session_id
         self._settings = settings
         self._vocabulary = vocabulary
+        self._hotwords = hotwords_of(settings.hotwords, vocabulary.encode)
+        prompt = settings.prompt.strip()
+        self._history = History(vocabulary.encode(f" {prompt}") if prompt else (), keeps_text=settings.previous_text)
+        self._language: str | None = None  # of the last utterance
         self._partial_interval = partial_interval
         self._audio = AudioBuffer()
         self._endpointer = Endpointer(rules)
@@ -162,8 +182,8 @@ class Session:
         return events
 
     def _open(self, start: int, guess: Sequence[TokenWord] = (), language: str | None = None) -> SpeechStarted:
-        language = language or self._settings.language
-        self._utterances.append(Utterance(self._n_utterances, start, Agreement(guess), language))
+        agreement = Agreement(guess, key=lambda word: same_word(self._vocabulary.decode(word)))
+        self._utterances.append(Utterance(self._n_utterances, start, agreement, language or self._settings.language))
         self._n_utterances += 1
         return SpeechStarted(self._utterances[-1].id, start)
 
@@ -210,7 +230,7 @@ class Session:
     def _final_request(self, utterance: Utterance, now: float) -> Request | None:
         """Ask for the final text, unless nothing was said, or it was asked for during the pause."""
         if utterance.end == utterance.start:
-            utterance.final = self._final(utterance, (), (), utterance.language or "")
+            utterance.final = self._final(utterance, (), (), utterance.language or self._language or "")
             return None
         if utterance.answered and self._gives_final(utterance, utterance.answered[0]):
             self._finalise(utterance, utterance.answered[1])
@@ -262,6 +282,8 @@ class Session:
         # During a pause the window is already the one that the final will have: if nothing more is said, this result is
         # the final, so it needs words.
         wants_words = is_final or self._pausing or self._must_cut(utterance, window)
+        if utterance.history is None:
+            utterance.history = self._history.before(utterance.start)
         return Request(
             session_id=self.id,
             utterance_id=utterance.id,
@@ -273,6 +295,11 @@ class Session:
             wants_words=wants_words,
             is_final=is_final,
             ready_at=now,
+            likely_language=utterance.heard_language or self._language,
+            language_odds=odds_for(window.end - window.start),
+            task=self._settings.task,
+            history=utterance.history,
+            hotwords=self._hotwords,
         )
 
     # ------------------------------------------------------------------------------------------ hypotheses in
@@ -283,37 +310,76 @@ class Session:
         if utterance is None:
             return []  # overtaken by a newer request
         utterance.in_flight = None
-        if request.window.end - request.window.start >= _LANGUAGE_KNOWN_AFTER:
-            utterance.language = hypothesis.language
+        self._note_language(utterance, request, hypothesis)
+        hypothesis = self._observe(utterance, request, hypothesis)
         utterance.answered = (request, hypothesis)
         if self._gives_final(utterance, request):
             self._finalise(utterance, hypothesis)
             return self._emit_finals()
-        fresh = hypothesis.tokens[len(request.prefix) :]
-        words = [tuple(word) for word in self._vocabulary.split_words(fresh, hypothesis.language)]
-        utterance.agreement.observe(words)
         if self._must_cut(utterance, request.window):
             return self._cut(utterance, request.window, hypothesis)
-        return self._emit_partial(utterance, request.window)
+        return self._emit_partial(utterance, request.window, hypothesis)
 
-    def _emit_partial(self, utterance: Utterance, window: Window) -> list[Event]:
-        committed = self._vocabulary.decode(utterance.agreement.committed_tokens)
-        both = utterance.agreement.committed_tokens + utterance.agreement.tentative_tokens
-        tentative = self._vocabulary.decode(both)[len(committed) :]
+    def _note_language(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> None:
+        utterance.heard_language = hypothesis.language
+        if request.language is None:
+            utterance.language_prob = hypothesis.language_prob
+        if request.window.end - request.window.start >= LANGUAGE_KNOWN_AFTER:
+            utterance.language = hypothesis.language
+
+    def _observe(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> Hypothesis:
+        """Commit what is stable; return the hypothesis with words in the form in which they were heard first."""
+        if not request.prefix and echoes(hypothesis, self._history.prompt):
+            hypothesis = without_text(hypothesis)
+        n_prefix = len(request.prefix)
+        fresh = [
+            tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
+        ]
+        utterance.logprobs = word_logprobs(fresh, hypothesis.logprobs)
+        settled = utterance.agreement.observe(fresh, commits=utterance.language is not None)
+        return with_forms(hypothesis, n_prefix, fresh, settled, self._vocabulary.decode)
+
+    def _emit_partial(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
+        agreement = utterance.agreement
+        committed = self._vocabulary.decode(agreement.committed_tokens)
+        tokens = shown_tentative(
+            agreement.tentative,
+            utterance.logprobs,
+            self._settings.stability,
+            is_beginning=not agreement.committed,
+        )
+        tentative = self._vocabulary.decode(agreement.committed_tokens + tokens)[len(committed) :]
         if not self._settings.interim or (committed, tentative) == utterance.shown:
             return []
         utterance.shown = (committed, tentative)
         utterance.revision += 1
-        return [Partial(utterance.id, utterance.revision, committed, tentative, window.start, window.end, window.end)]
+        return [
+            Partial(
+                utterance_id=utterance.id,
+                revision=utterance.revision,
+                committed=committed,
+                tentative=tentative,
+                start=window.start,
+                end=window.end,
+                heard=window.end,
+                language=hypothesis.language,
+                language_prob=utterance.language_prob,
+            )
+        ]
 
     def _finalise(self, utterance: Utterance, hypothesis: Hypothesis) -> None:
         assert utterance.end is not None
         silent = hypothesis.no_speech_prob > _NO_SPEECH_PROB and hypothesis.avg_logprob < _NO_SPEECH_LOGPROB
         if silent and not utterance.agreement.committed:
-            hypothesis = Hypothesis(
-                (), hypothesis.avg_logprob, hypothesis.no_speech_prob, hypothesis.language, hypothesis.finish_reason
-            )
+            hypothesis = without_text(hypothesis)
+        self._settle_text(hypothesis, hypothesis.tokens, utterance.end)
         utterance.final = self._final(utterance, hypothesis.tokens, hypothesis.words, hypothesis.language)
+
+    def _settle_text(self, hypothesis: Hypothesis, tokens: Sequence[int], end: int) -> None:
+        """Learn for the next utterance from what became final of this one."""
+        if tokens:
+            self._language = hypothesis.language
+            self._history.note(tokens, hypothesis, end)
 
     def _final(self, utterance: Utterance, tokens: Sequence[int], words: tuple[Word, ...], language: str) -> Final:
         assert utterance.end is not None
@@ -328,6 +394,7 @@ class Session:
             language=language,
             segments=to_segments(text, words, utterance.start, utterance.end),
             words=words,
+            language_prob=utterance.language_prob,
         )
 
     def _cut(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
@@ -336,14 +403,17 @@ class Session:
         is_full = self._is_full(utterance, window)
         n_words = choose_cut(hypothesis.words, window, n_committed, self._cuts, is_full=is_full)
         if n_words is None:
-            return self._emit_partial(utterance, window)  # there is room: look again a little later
+            return self._emit_partial(utterance, window, hypothesis)  # there is room: look again a little later
         kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]
         cut = rest[0].start if rest else window.end
         self._close(cut, EndReason.MAX_LENGTH)
         tokens = [token for word in kept for token in word.tokens]
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
+        self._settle_text(hypothesis, tokens, cut)
         events = self._emit_finals()
-        return [*events, self._open(cut, [w.tokens for w in rest], hypothesis.language)]
+        opened = self._open(cut, [w.tokens for w in rest], hypothesis.language)
+        self._utterances[-1].language_prob = utterance.language_prob
+        return [*events, opened]
 
     # ------------------------------------------------------------------------------------------ events out
 
@@ -366,3 +436,8 @@ class Session:
             return []
         self._progress = settled
         return [Progress(settled)]
+
+
+def without_text(hypothesis: Hypothesis) -> Hypothesis:
+    """Return the hypothesis that nothing was said."""
+    return replace(hypothesis, tokens=(), words=(), logprobs=())

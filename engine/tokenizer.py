@@ -16,11 +16,11 @@ import codecs
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from functools import partial
 
 from engine.checkpoint import Checkpoint
 from engine.errors import ModelLoadError
+from engine.types import Task
 
 MULTILINGUAL_VOCABULARY = 51_865  # rows of the smallest multilingual embedding; English-only ones have one less
 
@@ -34,18 +34,12 @@ _OPENING = frozenset("\"'“‘«„¿¡([{-–—「『（《〈【")
 _Group = tuple[list[int], str]  # tokens and their text
 
 
-class Task(StrEnum):
-    """What the decoder is asked to write."""
-
-    TRANSCRIBE = "transcribe"
-    TRANSLATE = "translate"  # into English
-
-
 class Tokenizer:
     """Token ids of one checkpoint.
 
     Attributes:
         sot: start of transcript, first token of every prompt.
+        start_of_prev: begins what was said before, in front of `sot`.
         eot: end of text; every smaller id is text, every larger one is special.
         transcribe, translate: task tokens.
         no_speech: its probability right after `sot` is Whisper's own voice detection.
@@ -58,6 +52,7 @@ class Tokenizer:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._tokenizer = checkpoint.tokenizer
         self.sot = self._special("<|startoftranscript|>")
+        self.start_of_prev = self._special("<|startofprev|>")
         self.eot = self._special("<|endoftext|>")
         self.transcribe = self._special("<|transcribe|>")
         self.translate = self._special("<|translate|>")
@@ -74,13 +69,20 @@ class Tokenizer:
         """Codes of the languages that the model writes, sorted."""
         return tuple(self.language_tokens) or ("en",)
 
-    def prompt(self, language: str | None, task: Task = Task.TRANSCRIBE) -> tuple[int, ...]:
+    def prompt(
+        self, language: str | None, task: Task = Task.TRANSCRIBE, history: Sequence[int] = ()
+    ) -> tuple[int, ...]:
         """Tokens that the decoder is given before the text.
 
         Args:
             language: one of `languages`; only English-only models take None.
             task: English-only models know only to transcribe.
+            history: text tokens said before, at most engine/history.py's MAX_HISTORY_TOKENS.
         """
+        before = (self.start_of_prev, *history) if history else ()
+        return before + self._task_prompt(language, task)
+
+    def _task_prompt(self, language: str | None, task: Task) -> tuple[int, ...]:
         if not self.is_multilingual:
             assert language in (None, "en"), f"an English-only model was asked for {language!r}"
             assert task is Task.TRANSCRIBE, "an English-only model was asked to translate"
@@ -160,6 +162,11 @@ class Tokenizer:
         elif group:
             groups.append((group, text))
         return groups
+
+
+def n_before_sot(history: Sequence[int]) -> int:
+    """Return how many tokens of a prompt with this history come before `sot`."""
+    return len(history) + 1 if history else 0
 
 
 def language_names() -> dict[str, str]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ConfigError
+from engine.hotwords import Hotwords
 
 SAMPLE_RATE = 16_000  # samples per second of everything inside the engine
 POSITION_SAMPLES = SAMPLE_RATE // 50  # of one encoder position: 20 ms
@@ -54,17 +55,37 @@ class FinishReason(StrEnum):
     LOOP = "loop"  # the text repeated itself; it is kept once
 
 
+class Task(StrEnum):
+    """What the decoder is asked to write."""
+
+    TRANSCRIBE = "transcribe"
+    TRANSLATE = "translate"  # into English; multilingual models only
+
+
+class Stability(StrEnum):
+    """Which words of an open utterance are shown."""
+
+    FAST = "fast"  # every word at once
+    BALANCED = "balanced"  # without those that are likely to change
+    FINAL = "final"  # committed words only
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
     """What a client may choose for its own session.
 
     Attributes:
-        language: language code such as "en"; None detects it once per utterance.
+        language: language code such as "en"; None detects it utterance by utterance.
         interim: send partials while speech goes on.
         pause_ms: silence that ends an utterance; None takes the server's.
         min_speech_ms: speech without a break that opens an utterance, rounded up to whole blocks of 32 ms.
         threshold: probability at which a block of audio counts as speech.
         max_utterance_s: an utterance is cut between two words before it grows longer.
+        task: write down what is said, or its translation.
+        stability: which words a partial shows.
+        prompt: text that the model takes for what was said before: names, subject, style.
+        hotwords: words and names that are likely to be said.
+        previous_text: give the model the last words of the session as well.
 
     Raises:
         ConfigError: a value lies outside SETTING_RANGES.
@@ -76,6 +97,11 @@ class SessionSettings:
     min_speech_ms: int = 64
     threshold: float = 0.5
     max_utterance_s: float = 30.0
+    task: Task = Task.TRANSCRIBE
+    stability: Stability = Stability.BALANCED
+    prompt: str = ""
+    hotwords: tuple[str, ...] = ()
+    previous_text: bool = False
 
     def __post_init__(self) -> None:
         for name, (low, high) in SETTING_RANGES.items():
@@ -107,6 +133,10 @@ class Request:
         prefix: text tokens already committed for this utterance; they are forced, never decoded again.
         draft: a guess at the tokens after the prefix, verified in one pass; it changes the cost, never the result.
         language: language code, or None to detect.
+        likely_language: what is spoken unless another language is so many times (`language_odds`) as probable.
+        task: transcribe or translate.
+        history: text tokens that the model takes for what was said before; at most `MAX_HISTORY_TOKENS`.
+        hotwords: words that are raised while they are decoded.
         wants_words: the hypothesis is to carry word times.
         is_final: the utterance is over; somebody waits for exactly this result.
         ready_at: when the request became possible, in the engine's `now`; for queue wait and fairness.
@@ -122,6 +152,11 @@ class Request:
     wants_words: bool
     is_final: bool
     ready_at: float
+    likely_language: str | None = None
+    language_odds: float = 1.0
+    task: Task = Task.TRANSCRIBE
+    history: tuple[int, ...] = ()
+    hotwords: Hotwords | None = None
 
     @property
     def wants_whole(self) -> bool:
@@ -149,6 +184,8 @@ class Hypothesis:
         avg_logprob: mean log-probability of the decoded tokens (the end token counts, the prefix does not).
         no_speech_prob: probability that the model gave to "no speech" before any text; 0 where text is committed.
         language: language of the window, given or detected.
+        language_prob: how probable the model found it among all languages; 1 where it was not asked.
+        logprobs: of the decoded tokens, one per token behind the prefix.
         words: with times; only where the request asked for them (finals, and windows about to be cut).
         finish_reason: why decoding stopped.
     """
@@ -159,6 +196,8 @@ class Hypothesis:
     language: str
     finish_reason: FinishReason
     words: tuple[Word, ...] = ()
+    language_prob: float = 1.0
+    logprobs: tuple[float, ...] = ()
 
 
 # ----------------------------------------------------------------------------------------------- events
@@ -177,6 +216,7 @@ class Partial:
     """What an open utterance says so far: `committed` only ever grows, `tentative` may still change.
 
     The text is `committed + tentative`; both keep their own leading spaces. `heard` is the newest sample it rests on.
+    `language` may change until something is committed; `language_prob` is 1 where the model was not asked.
     """
 
     utterance_id: int
@@ -186,6 +226,8 @@ class Partial:
     start: int
     end: int
     heard: int
+    language: str = ""
+    language_prob: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +255,7 @@ class Final:
     language: str
     segments: tuple[Segment, ...] = ()
     words: tuple[Word, ...] = ()
+    language_prob: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

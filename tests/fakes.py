@@ -37,6 +37,7 @@ MODEL = ModelInfo(
     languages=("en", "de"),
     n_mels=80,
     parameters=0,
+    count_tokens=len,
 )
 PAUSE_SAMPLES = SAMPLE_RATE // 2
 _LOUD = 0.01

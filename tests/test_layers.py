@@ -17,8 +17,12 @@ PURE = (
     "endpoint",
     "errors",
     "guards",
+    "history",
+    "hotwords",
+    "languages",
     "scheduler",
     "session",
+    "showing",
     "slots",
     "types",
 )

@@ -43,8 +43,8 @@ def refused(*arguments: str) -> str:
     [
         (("--help",), ("serve", "file", "mic", "model", "bench")),
         (("serve", "--help"), ("--host", "--port", "--model", "--encoder", "--gather-ms", "--slots", "--ssl-certfile")),
-        (("file", "--help"), ("FILE...", "--url", "--pace", "--output", "--format", "--max-utterance-s")),
-        (("mic", "--help"), ("--list-devices", "--device", "--pause-ms", "--threshold")),
+        (("file", "--help"), ("FILE...", "--url", "--pace", "--output", "--format", "--max-utterance-s", "--hotword")),
+        (("mic", "--help"), ("--list-devices", "--device", "--pause-ms", "--threshold", "--stability")),
         (("model", "--help"), ("list",)),
         (("bench", "--help"), ("encoder",)),
     ],

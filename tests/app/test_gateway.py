@@ -109,6 +109,7 @@ RUBBISH: list[tuple[str, list[str | bytes], str, int]] = [
     ("finish before start", [FINISH], "wrong_state", 1008),
     ("a second start", [START, START], "wrong_state", 1008),
     ("a pause of nothing", ['{"type":"start","pause_ms":0}'], "bad_message", 1007),
+    ("an unknown task", ['{"type":"start","task":"summarise"}'], "bad_setting", 1008),
     ("an unknown language", ['{"type":"start","language":"tlh"}'], "unknown_language", 1008),
     ("a frame above 1 MiB", [START, bytes((1 << 20) + 2)], "too_big", 1009),
 ]

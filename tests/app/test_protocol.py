@@ -69,8 +69,21 @@ def test_start_has_a_default_for_every_field() -> None:
         min_speech_ms=64,
         threshold=0.5,
         max_utterance_s=30.0,
+        task="transcribe",
+        stability="balanced",
+        prompt="",
+        hotwords=(),
+        previous_text=False,
     )
     assert isinstance(start, Start) and start.settings == SessionSettings()
+
+
+def test_hotwords_of_a_query_stand_between_commas() -> None:
+    start = make_connection().start(
+        [("hotwords", "Zürich,al Zaman"), ("prompt", "News, at ten"), ("previous_text", "true")]
+    )
+    assert (start.hotwords, start.prompt, start.previous_text) == (("Zürich", "al Zaman"), "News, at ten", True)
+    assert make_connection().start([("hotwords", "")]).hotwords == ()
 
 
 def test_start_audio_finish_become_typed_events() -> None:
@@ -247,7 +260,7 @@ def test_a_client_overlooks_fields_that_later_servers_add() -> None:
 
 def test_events_are_written_in_seconds_without_leading_spaces() -> None:
     connection = make_connection(START)
-    partial = Partial(0, 3, " he hoped there", " would be", start=9_760, end=33_600, heard=40_000)
+    partial = Partial(0, 3, " he hoped there", " would be", 9_760, 33_600, 40_000, language="de", language_prob=0.87654)
     assert json.loads(connection.send(partial)) == {
         "type": "partial",
         "utterance": 0,
@@ -256,6 +269,8 @@ def test_events_are_written_in_seconds_without_leading_spaces() -> None:
         "tentative": " would be",
         "start": 0.61,
         "end": 2.1,
+        "language": "de",
+        "language_probability": 0.877,
     }
     undecided = json.loads(connection.send(Partial(0, 1, "", " he", start=0, end=1, heard=1)))
     assert (undecided["committed"], undecided["tentative"]) == ("", "he")
@@ -278,6 +293,7 @@ def test_events_are_written_in_seconds_without_leading_spaces() -> None:
         "end": 2.0,
         "reason": "pause",
         "language": "en",
+        "language_probability": 1.0,
         "segments": [{"text": "he hoped", "start": 1.0, "end": 2.0}],
         "words": [{"word": "he", "start": 1.0, "end": 1.1, "probability": 0.988}],
     }

@@ -34,6 +34,9 @@ def ms(milliseconds: int) -> int:
 class WordVocabulary:
     """Token n is the word " wn"; every tenth ends a sentence."""
 
+    def encode(self, text: str) -> list[int]:
+        return [int(word.strip("w.")) for word in text.split()]
+
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(f" w{token}." if token % 10 == 9 else f" w{token}" for token in tokens)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.agreement import Agreement, TokenWord, common_prefix, flatten
+from engine.agreement import Agreement, TokenWord, flatten, same_word
 
 words = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2).map(tuple), max_size=6)
 
@@ -68,8 +69,42 @@ def test_a_guess_counts_as_the_first_hearing() -> None:
     assert agreement.committed == [(1,), (2,)]
 
 
-@given(left=words, right=words)
-def test_the_common_prefix_is_the_longest(left: list[TokenWord], right: list[TokenWord]) -> None:
-    n = common_prefix(left, right)
-    assert left[:n] == right[:n]
-    assert n in (len(left), len(right)) or left[n] != right[n]
+# ------------------------------------------------------------------------------------------------ forms of a word
+
+
+def parity(word: TokenWord) -> int:
+    """Words agree where their sums are both even or both odd."""
+    return sum(word) % 2
+
+
+@given(guess=words, hypotheses=st.lists(words, max_size=8), commits=st.lists(st.booleans(), min_size=8, max_size=8))
+def test_a_word_keeps_the_form_in_which_it_was_heard_first(
+    guess: list[TokenWord], hypotheses: list[list[TokenWord]], commits: list[bool]
+) -> None:
+    agreement = Agreement(guess, key=parity)
+    for fresh, may_commit in zip(hypotheses, commits, strict=False):
+        committed, tentative = list(agreement.committed), list(agreement.tentative)
+        settled = agreement.observe(fresh, commits=may_commit)
+        assert [parity(word) for word in settled] == [parity(word) for word in fresh]
+        n_agreed = 0
+        while n_agreed < min(len(tentative), len(fresh)) - 1 and parity(tentative[n_agreed]) == parity(fresh[n_agreed]):
+            n_agreed += 1
+        assert settled == tentative[:n_agreed] + fresh[n_agreed:]
+        assert agreement.committed == committed + (settled[:n_agreed] if may_commit else [])
+        assert agreement.committed + agreement.tentative == committed + settled
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(" word,", " word"), (" Mr.", " Mr"), (" Then", " then"), (" (so", " so"), (" 1,000.", " 1,000")],
+)
+def test_case_and_punctuation_do_not_make_another_word(left: str, right: str) -> None:
+    assert same_word(left) == same_word(right)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(" 5", " 5%"), (" 5", " -5"), (" 2.5", " 25"), (" it's", " its"), (" -", " ..."), (" resume", " résumé")],
+)
+def test_what_changes_the_meaning_makes_another_word(left: str, right: str) -> None:
+    assert same_word(left) != same_word(right)

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.decoding import GreedyChoice, verify
+from engine.decoding import GreedyChoice, bonuses_of, verify
+from engine.hotwords import Hotwords
 
 N_VOCAB = 12
 CPU = torch.device("cpu")
@@ -40,6 +41,29 @@ def test_the_beginning_has_more_rules() -> None:
     row[END] = 100
     chosen, _ = choose(torch.stack([row, row]), torch.tensor([True, False]))
     assert chosen.tolist() == [11, END]
+
+
+def test_a_bonus_decides_the_choice_but_not_how_probable_it_is_called() -> None:
+    choose = GreedyChoice((3,), (), CPU)
+    scores = torch.arange(N_VOCAB).float().repeat(3, 1)
+    hotwords = Hotwords([[10, 4]])
+    bonuses = bonuses_of([(None, []), (hotwords, []), (hotwords, [10])], CPU)
+    chosen, logprobs = choose(scores, torch.zeros(3, dtype=torch.bool), bonuses)
+    assert chosen.tolist() == [11, 10, 10], "4 lies too far behind even for a word that has begun"
+    allowed = scores[0].clone()
+    allowed[3] = -torch.inf
+    torch.testing.assert_close(logprobs, allowed.log_softmax(0)[[11, 10, 10]])
+
+
+def test_a_bonus_never_brings_a_suppressed_token_back() -> None:
+    choose = GreedyChoice((11,), (), CPU)
+    scores = torch.arange(N_VOCAB).float()[None]
+    chosen, _ = choose(scores, torch.tensor([False]), bonuses_of([(Hotwords([[11]]), [])], CPU))
+    assert chosen.tolist() == [10]
+
+
+def test_without_hotwords_there_is_nothing_to_add() -> None:
+    assert bonuses_of([(None, [1]), (None, [])], CPU) is None
 
 
 def step_by_step(model: dict[tuple[int, ...], int], n_most: int) -> list[int]:

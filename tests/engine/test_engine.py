@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from whisper_normalizer.english import EnglishTextNormalizer
 
+from engine.checkpoint import Checkpoint
 from engine.config import Device, EngineConfig
 from engine.engine import Engine, ModelInfo, build_engine
 from engine.errors import UnknownSession
@@ -45,7 +46,9 @@ from tests.engine.scripted import (
     steady_speech,
 )
 
-INFO = ModelInfo("scripted", "cpu", "float32", multilingual=False, languages=("en",), n_mels=80, parameters=0)
+INFO = ModelInfo(
+    "scripted", "cpu", "float32", multilingual=False, languages=("en",), n_mels=80, parameters=0, count_tokens=len
+)
 MOST_TICKS = 5_000
 
 
@@ -395,3 +398,20 @@ def test_where_nobody_speaks_nothing_is_written(engine: Engine, load_clip: LoadC
     show.open("quiet")
     show.stream({"quiet": Chunking(1000).split(load_clip(name))})
     assert "".join(final.text for final in show.finals("quiet")) == ""
+
+
+def test_japanese_is_shown_in_whole_characters(
+    base: Checkpoint, audio_manifest: tuple[Clip, ...], load_clip: LoadClip
+) -> None:
+    (clip,) = [clip for clip in audio_manifest if clip.kind == "utterance" and clip.language == "ja"]
+    show = Show(build_engine(EngineConfig(model=base.name, device=Device.CPU, n_slots=2)))
+    show.open("ja")
+    show.stream({"ja": Chunking(500).split(load_clip(clip.name))})
+    partials = [event for event in show.told["ja"] if isinstance(event, Partial)]
+    finals = show.finals("ja")
+    shown = [partial.committed + partial.tentative for partial in partials] + [final.text for final in finals]
+    assert len(partials) > 3 and "\ufffd" not in "".join(shown)
+    assert partials[-1].language == finals[-1].language == "ja"
+    assert 0.5 < finals[-1].language_prob < 1
+    expected = set(clip.reference)
+    assert len(expected & set("".join(final.text for final in finals))) > 0.5 * len(expected)

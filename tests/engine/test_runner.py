@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from engine.checkpoint import Checkpoint
 from engine.config import Context, Device, EncoderMode
 from engine.errors import ConfigError
+from engine.history import MAX_HISTORY_TOKENS
+from engine.hotwords import Hotwords, hotwords_of
 from engine.runner import ModelRunner, choose_device
+from engine.scheduler import Sequence
 from engine.tokenizer import Tokenizer
-from engine.types import SAMPLE_RATE, FinishReason, Hypothesis, Request, Samples
+from engine.types import SAMPLE_RATE, FinishReason, Hypothesis, Request, Samples, Task
 from tests.conftest import Clip, LoadClip
 from tests.engine.conftest import Spoken
 from tests.engine.models import Transcriber, make_request, make_runner, random_checkpoint
@@ -188,6 +192,24 @@ def test_any_draft_gives_what_no_draft_gives(
     assert_alike(drafted, plain)
 
 
+@given(
+    audio_seed=st.integers(0, 1),
+    hot=st.lists(words.filter(len), min_size=1, max_size=3),
+    n_right=st.integers(0, 20),
+    rest=words,
+)
+@settings(max_examples=10)
+def test_hotwords_change_the_text_and_a_draft_does_not(
+    nonsense: Nonsense, audio_seed: int, hot: list[tuple[int, ...]], n_right: int, rest: tuple[int, ...]
+) -> None:
+    hotwords = Hotwords([[nonsense.vocabulary[i] for i in path] for path in hot])
+    request = nonsense.request(audio_seed)
+    (plain,) = nonsense.transcribe([replace(request, hotwords=hotwords)])
+    draft = (*nonsense.indices(plain)[:n_right], *rest)
+    (drafted,) = nonsense.transcribe([replace(nonsense.request(audio_seed, draft=draft), hotwords=hotwords)])
+    assert_alike(drafted, plain)
+
+
 def test_a_draft_as_long_as_the_limit_ends_there_too(nonsense: Nonsense) -> None:
     """It once gained one choice more than plain decoding, which changed its end and its probability."""
     looping = next(
@@ -209,6 +231,45 @@ def test_nothing_but_text_is_written(nonsense: Nonsense, tokenizer: Tokenizer) -
     for seed in range(3):
         (hypothesis,) = nonsense.transcribe([nonsense.request(seed)])
         assert all(token < tokenizer.eot for token in hypothesis.tokens)
+
+
+# ------------------------------------------------------------------------------------------------ hotwords, history
+
+
+def test_hotwords_of_one_row_touch_no_other(tail_runner: ModelRunner, tokenizer: Tokenizer, spoken: Spoken) -> None:
+    hotwords = hotwords_of(["Quilter", "Kwilter"], tokenizer.encode)
+    plain = Transcriber(tail_runner)([make_request(audio) for audio in spoken.audio])
+    requests = [make_request(audio) for audio in spoken.audio]
+    requests[2] = replace(requests[2], hotwords=hotwords)
+    mixed = Transcriber(tail_runner)(requests)
+    for index in (0, 1, 3):
+        assert_alike(mixed[index], plain[index])
+
+
+def test_what_was_said_before_changes_neither_the_audio_nor_the_measure_of_no_speech(
+    tail_runner: ModelRunner, tokenizer: Tokenizer, spoken: Spoken
+) -> None:
+    history = tuple(tokenizer.encode(" Harvard sentences, read aloud by many speakers."))
+    plain = make_request(spoken.audio[0], wants_words=True)
+    (without,) = Transcriber(tail_runner)([plain])
+    (told,) = Transcriber(tail_runner)([replace(plain, history=history)])
+    assert tokenizer.decode(told.tokens).lower().split() == tokenizer.decode(without.tokens).lower().split()
+    assert_in_order(told, plain)
+    assert without.no_speech_prob < 0.1 and told.no_speech_prob < 0.1
+
+
+def test_the_longest_history_leaves_room_for_the_longest_text(
+    tail_runner: ModelRunner, tokenizer: Tokenizer, spoken: Spoken
+) -> None:
+    history = tuple(tokenizer.encode(" word" * MAX_HISTORY_TOKENS))
+    assert len(history) == MAX_HISTORY_TOKENS
+    long = make_request(np.tile(spoken.audio[0], 12)[: 30 * SAMPLE_RATE], wants_words=True)
+    most = Sequence(long).max_tokens
+    prefix = tuple(tokenizer.encode(" no" * most))[: most - 1]
+    (hypothesis,) = Transcriber(tail_runner)([replace(long, history=history, prefix=prefix)])
+    assert len(hypothesis.tokens) >= most - 1
+    multilingual_prompt = 4
+    assert 1 + MAX_HISTORY_TOKENS + multilingual_prompt + most <= 448
 
 
 # ------------------------------------------------------------------------------------------------ words
@@ -275,7 +336,30 @@ def test_languages_are_detected_window_by_window(
     given_language = make_request(load_clip(clips["de"].name), language="de")
     *found, given_too = Transcriber(runner)([*requests, given_language])
     assert [hypothesis.language for hypothesis in found] == list(clips)
+    assert all(0.3 < hypothesis.language_prob <= 1 for hypothesis in found) and given_too.language_prob == 1
     assert given_too.tokens == found[list(clips).index("de")].tokens
+
+
+def test_a_second_of_speech_does_not_turn_the_language_over(
+    base: Checkpoint, audio_manifest: tuple[Clip, ...], load_clip: LoadClip
+) -> None:
+    (clip,) = [clip for clip in audio_manifest if clip.kind == "utterance" and clip.language == "de"]
+    transcribe = Transcriber(make_runner(base, Tokenizer(base), context=Context.TAIL))
+    request = make_request(load_clip(clip.name), language=None)
+    for likely, odds, language in ((None, 1.0, "de"), ("fr", 1.0, "de"), ("fr", 1e9, "fr"), ("de", 1e9, "de")):
+        (hypothesis,) = transcribe([replace(request, likely_language=likely, language_odds=odds)])
+        assert hypothesis.language == language
+
+
+def test_a_multilingual_model_translates(
+    base: Checkpoint, audio_manifest: tuple[Clip, ...], load_clip: LoadClip
+) -> None:
+    (clip,) = [clip for clip in audio_manifest if clip.kind == "utterance" and clip.language == "fr"]
+    tokenizer = Tokenizer(base)
+    request = replace(make_request(load_clip(clip.name), language="fr"), task=Task.TRANSLATE)
+    (hypothesis,) = Transcriber(make_runner(base, tokenizer, context=Context.TAIL))([request])
+    english = tokenizer.decode(hypothesis.tokens).lower()
+    assert " the " in english and " sont " not in english, english
 
 
 def test_the_device_must_be_there() -> None:

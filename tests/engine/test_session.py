@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -27,6 +27,9 @@ from engine.types import (
     Samples,
     SessionSettings,
     SpeechStarted,
+    Stability,
+    Window,
+    Word,
 )
 from tests.engine.scripted import (
     Chunking,
@@ -34,6 +37,7 @@ from tests.engine.scripted import (
     Phrase,
     Recording,
     ScriptedDecoder,
+    Spoken,
     WordVocabulary,
     chunkings,
     ms,
@@ -146,9 +150,12 @@ def play(
     interim: bool = True,
     pause_ms: int | None = None,
     max_utterance_s: float = 30.0,
+    language: str | None = None,
+    stability: Stability = Stability.BALANCED,
 ) -> Play:
     """Stream a recording through a session and finish it."""
-    session = make_session(SessionSettings(interim=interim, pause_ms=pause_ms, max_utterance_s=max_utterance_s))
+    chosen = SessionSettings(language, interim, pause_ms=pause_ms, max_utterance_s=max_utterance_s, stability=stability)
+    session = make_session(chosen)
     playing = Play(session, ScriptedDecoder(recording), delays)
     for chunk in chunking.split(recording.samples):
         playing.push(chunk)
@@ -223,12 +230,26 @@ def test_long_speech_without_a_pause_loses_and_doubles_no_word(
     recording=recordings(max_phrase_words=90),
     delays=delays,
     max_utterance_s=utterance_lengths,
+    stability=st.sampled_from(Stability),
+    language=st.sampled_from(["en", None]),
 )
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_the_laws_of_a_transcript(
-    chunking: Chunking, recording: Recording, delays: list[int], max_utterance_s: float
+    chunking: Chunking,
+    recording: Recording,
+    delays: list[int],
+    max_utterance_s: float,
+    stability: Stability,
+    language: str | None,
 ) -> None:
-    playing = play(recording, chunking, delays=delays, max_utterance_s=max_utterance_s)
+    playing = play(
+        recording,
+        chunking,
+        delays=delays,
+        max_utterance_s=max_utterance_s,
+        stability=stability,
+        language=language,
+    )
     assert playing.said == list(recording.tokens)
     finals = playing.finals
     assert [final.utterance_id for final in finals] == list(range(len(finals))), "finals in the order of speech"
@@ -243,6 +264,8 @@ def test_the_laws_of_a_transcript(
             assert isinstance(partial, Partial)
             assert partial.revision == revision
             assert partial.committed.startswith(committed), "committed text only grows"
+            assert partial.language == "en"
+            assert not partial.tentative or stability is not Stability.FINAL
             committed = partial.committed
         assert f" {final.text}".startswith(committed), "the final starts with what was committed"
         assert all(final.start <= word.start <= word.end for word in final.words)
@@ -268,6 +291,94 @@ def test_every_session_ends_whatever_the_pause_and_the_longest_utterance(
     assert playing.said == list(recording.tokens)
     longest = int(max_utterance_s * SAMPLE_RATE)
     assert all(request.window.end - request.window.start <= longest for request in playing.requests)
+
+
+def test_the_faster_mode_shows_a_word_first_and_the_most_stable_one_last() -> None:
+    recording = steady_speech(12, trailing_ms=900)
+    shown: dict[Stability, list[int]] = {}
+    for stability in Stability:
+        partials = play(recording, stability=stability, language="en").partials
+        texts = [(partial.end, partial.committed + partial.tentative) for partial in partials]
+        shown[stability] = [next(end for end, text in texts if f" w{n}" in text) for n in range(8)]
+    fast, balanced, final = (np.array(shown[stability]) for stability in Stability)
+    assert (fast <= balanced).all() and (balanced <= final).all()
+    assert fast.sum() < balanced.sum() < final.sum()
+
+
+# ------------------------------------------------------------------------------------------------ forms
+
+
+class WaveringDecoder(ScriptedDecoder):
+    """Says the right words, each in a form that changes from window to window behind the forced prefix."""
+
+    def listen(self, window: Window) -> list[Spoken]:
+        heard = super().listen(window)
+        return [replace(word, token=word.token + FORM * ((word.token + window.end // 512) % 3)) for word in heard]
+
+    def tokens(self, request: Request) -> list[int]:
+        rest = [word.token for word in self.listen(request.window)[len(request.prefix) :]]
+        assert [token % FORM for token in request.prefix] == list(range(len(request.prefix)))
+        return [*request.prefix, *rest]
+
+    def words(self, request: Request) -> tuple[Word, ...]:
+        times = self.listen(request.window)
+        return tuple(
+            Word(FormVocabulary().decode([token]), (token,), word.start, word.end, 0.9)
+            for token, word in zip(self.tokens(request), times, strict=True)
+        )
+
+
+FORM = 10_000_000  # beyond any misheard word
+
+
+class FormVocabulary(WordVocabulary):
+    """Tokens beyond `FORM` are the same word with another case or a comma."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join((f" w{t}", f" W{t - FORM}", f" w{t - 2 * FORM},")[t // FORM] for t in tokens)
+
+
+@given(n_words=st.integers(1, 30), word_ms=st.integers(200, 600), delays=delays, stability=st.sampled_from(Stability))
+@settings(max_examples=30)
+def test_a_form_that_wavers_delays_nothing_and_never_changes_committed_text(
+    n_words: int, word_ms: int, delays: list[int], stability: Stability
+) -> None:
+    recording = steady_speech(n_words, word_ms=word_ms, trailing_ms=900)
+    steady, wavering = (
+        Play(
+            Session(
+                "s",
+                SessionSettings("en", stability=stability),
+                EndpointRules(),
+                vocabulary,
+                partial_interval=ms(500),
+            ),
+            decoder,
+            delays,
+        )
+        for vocabulary, decoder in (
+            (WordVocabulary(), ScriptedDecoder(recording)),
+            (FormVocabulary(), WaveringDecoder(recording)),
+        )
+    )
+    for playing in (steady, wavering):
+        for chunk in BY_100_MS.split(recording.samples):
+            playing.push(chunk)
+        playing.finish()
+    final = wavering.finals[0]
+    committed = ""
+    for partial in wavering.partials:
+        assert partial.utterance_id == final.utterance_id
+        assert partial.committed.startswith(committed)
+        committed = partial.committed
+    assert f" {final.text}".startswith(committed)
+    assert " ".join(word.text.strip() for word in final.words) == final.text
+    assert commit_times(wavering) == commit_times(steady)
+
+
+def commit_times(playing: Play) -> dict[int, int]:
+    """The end of the window in which each number of words was first committed."""
+    return {partial.committed.count(" "): partial.end for partial in reversed(playing.partials) if partial.committed}
 
 
 # ------------------------------------------------------------------------------------------------ finals
@@ -386,12 +497,13 @@ def test_text_is_dropped_only_where_the_model_hears_no_speech_and_is_unsure(
     assert final.text == text
 
 
-def test_the_language_of_an_utterance_is_kept_once_three_seconds_have_told_it() -> None:
+def test_the_language_of_an_utterance_is_kept_once_two_seconds_have_told_it() -> None:
     played = play(steady_speech(20), BY_100_MS)
     asked = [request for request in played.requests if not request.is_final]
-    told = next(i for i, request in enumerate(asked) if request.window.end - request.window.start >= ms(3_000))
+    told = next(i for i, request in enumerate(asked) if request.window.end - request.window.start >= ms(2_000))
     assert told > 1 and {request.language for request in asked[: told + 1]} == {None}
     assert {request.language for request in asked[told + 1 :]} == {played.finals[0].language}
+    assert {request.prefix for request in asked[: told + 1]} == {()}, "nothing is committed before"
 
 
 def test_a_given_language_goes_with_every_request() -> None:
@@ -400,6 +512,36 @@ def test_a_given_language_goes_with_every_request() -> None:
     playing.push(recording.samples)
     playing.finish()
     assert playing.requests[0].language == "de"
+
+
+def test_the_language_of_the_session_is_expected_of_its_next_utterance() -> None:
+    played = play(record([Phrase(600, (300,) * 4), Phrase(900, (300,) * 4)], trailing_ms=900))
+    first, *_, last = played.requests
+    assert first.likely_language is None and last.likely_language == "en"
+
+
+def test_every_request_of_an_utterance_is_told_the_same_prompt_and_text() -> None:
+    recording = record([Phrase(600, (300,) * 4), Phrase(900, (300,) * 4)], trailing_ms=900)
+    playing = Play(
+        make_session(SessionSettings("en", prompt="w77 w78", previous_text=True)), ScriptedDecoder(recording)
+    )
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    told = {utterance: {r.history for r in playing.requests if r.utterance_id == utterance} for utterance in (0, 1)}
+    assert told == {0: {(77, 78)}, 1: {(77, 78, 0, 1, 2, 3)}}
+
+
+@pytest.mark.parametrize(("no_speech_prob", "text"), [(0.5, ""), (0.01, "w7 w8")])
+def test_a_doubtful_hypothesis_that_repeats_the_prompt_is_no_text(no_speech_prob: float, text: str) -> None:
+    recording = record([Phrase(600, (300,) * 3)], trailing_ms=1000)
+    session = make_session(SessionSettings(interim=False, prompt="w6 w7 w8 w5"))
+    session.accept(recording.samples)
+    session.hear(LevelDetector().hear(session.unheard()))
+    ((request,), _) = session.advance(0.0)
+    echo = Hypothesis((7, 8), -0.2, no_speech_prob, "en", FinishReason.END_OF_TEXT)
+    (final,) = session.apply(request, echo)
+    assert isinstance(final, Final) and final.text == text
 
 
 def test_a_request_that_waits_is_asked_again_with_the_newest_audio() -> None:

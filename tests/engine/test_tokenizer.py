@@ -15,7 +15,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.errors import ModelLoadError
-from engine.tokenizer import Task, Tokenizer, language_names
+from engine.tokenizer import Tokenizer, language_names, n_before_sot
+from engine.types import Task
 
 SPECIAL = (
     "<|endoftext|> <|startoftranscript|> <|en|> <|zh|> <|de|> <|haw|> <|translate|> <|transcribe|> "
@@ -75,6 +76,14 @@ def test_multilingual_prompt_names_language_and_task(multilingual: Tokenizer) ->
     assert multilingual.prompt("de") == (50_258, 50_261, 50_359, 50_363)
     assert multilingual.prompt("de", Task.TRANSLATE) == (50_258, 50_261, 50_358, 50_363)
     assert (multilingual.eot, multilingual.no_speech, multilingual.timestamp_begin) == (50_257, 50_362, 50_364)
+
+
+def test_what_was_said_before_stands_in_front(english: Tokenizer) -> None:
+    history = english.encode(" Mr. Quilter")
+    prompt = english.prompt("en", history=history)
+    assert prompt == (50_360, *history, 50_257, 50_362)
+    assert prompt[n_before_sot(history)] == english.sot
+    assert n_before_sot(()) == 0
 
 
 def test_languages_are_sorted_by_code() -> None:
@@ -137,6 +146,27 @@ def test_text_of_a_prefix_is_a_prefix_of_the_text(tokens: list[int], cut: int) -
 def test_special_tokens_have_no_text(english: Tokenizer) -> None:
     tokens = [*english.prompt("en"), *english.encode(" Hello"), english.timestamp_begin + 7, english.eot]
     assert english.decode(tokens) == " Hello"
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "words"),
+    [
+        (" 그는 이리저리 피하면서 길 한 옆으로 걸어갔다.", "ko", 7),
+        ("广州市房地产中介协会分析", "zh", 12),
+        ("客観的実在の判断的知識が成立するのである。", "ja", 17),
+    ],
+)
+def test_chinese_japanese_and_korean_come_out_as_whole_characters(
+    multilingual: Tokenizer, text: str, language: str, words: int
+) -> None:
+    """Tokens of a real vocabulary, of which some hold a part of a character."""
+    tokens = multilingual.encode(text)
+    shown = [multilingual.decode(tokens[:n]) for n in range(len(tokens) + 1)]
+    assert all(text.startswith(part) for part in shown) and shown[-1] == text
+    assert len(set(shown)) < len(shown), "no character is cut: this text shows nothing"
+    groups = multilingual.split_words(tokens, language)
+    assert [multilingual.encode(multilingual.decode(group)) for group in groups] == groups
+    assert len(groups) == words
 
 
 # ------------------------------------------------------------------------------------------------ words

@@ -1,0 +1,93 @@
+"""Which tentative words are shown, and that words change their form without changing anything else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.agreement import TokenWord, flatten
+from engine.showing import shown_tentative, with_forms, word_logprobs
+from engine.types import FinishReason, Hypothesis, Stability, Word
+
+words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple), max_size=6)
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    return "".join(map(str, tokens))
+
+
+def make_hypothesis(spoken: Sequence[TokenWord]) -> Hypothesis:
+    timed = tuple(Word(text_of(word), word, i, i + 1, 0.5) for i, word in enumerate(spoken))
+    return Hypothesis(flatten(spoken), -0.1, 0.01, "en", FinishReason.END_OF_TEXT, timed)
+
+
+@given(tentative=words, data=st.data())
+def test_each_mode_shows_a_beginning_of_what_the_faster_one_shows(
+    tentative: list[TokenWord], data: st.DataObject
+) -> None:
+    n_words = len(tentative)
+    logprobs = data.draw(st.lists(st.floats(-9, 0), min_size=n_words, max_size=n_words))
+    is_beginning = data.draw(st.booleans())
+    fast, balanced, final = (
+        shown_tentative(tentative, logprobs, stability, is_beginning=is_beginning) for stability in Stability
+    )
+    assert fast == flatten(tentative)
+    assert balanced == fast[: len(balanced)]
+    assert final == ()
+
+
+def n_shown(*probabilities: float, is_beginning: bool = False) -> int:
+    words = [(n,) for n in range(len(probabilities))]
+    logprobs = [math.log(probability) for probability in probabilities]
+    return len(shown_tentative(words, logprobs, Stability.BALANCED, is_beginning=is_beginning))
+
+
+def test_balanced_shows_words_up_to_the_first_doubtful_one_and_never_the_last() -> None:
+    assert n_shown(0.9, 0.8, 0.9) == 2
+    assert n_shown(0.9, 0.4, 0.9, 0.9) == 1
+    assert n_shown(0.9) == n_shown() == 0
+
+
+def test_the_first_word_of_an_utterance_is_shown_even_if_it_is_less_certain() -> None:
+    assert n_shown(0.4, 0.9, is_beginning=True) == 1
+    assert n_shown(0.1, 0.9, is_beginning=True) == 0
+    assert n_shown(0.4, 0.9) == 0
+    assert n_shown(0.9, 0.4, 0.9, is_beginning=True) == 1
+
+
+def test_only_the_certainty_of_the_words_behind_the_committed_ones_counts() -> None:
+    logprobs = [-9.0, -9.0, -0.1, -0.1]
+    assert shown_tentative([(3,), (4,)], logprobs, Stability.BALANCED, is_beginning=False) == (3,)
+
+
+@given(prefix=words, fresh=words, data=st.data())
+def test_words_take_another_form_and_keep_their_times(
+    prefix: list[TokenWord], fresh: list[TokenWord], data: st.DataObject
+) -> None:
+    form = st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple)
+    settled = [data.draw(st.just(word) | form) for word in fresh]
+    before = make_hypothesis(prefix + fresh)
+    after = with_forms(before, len(flatten(prefix)), fresh, settled, text_of)
+    assert after == make_hypothesis(prefix + settled)
+
+
+def test_a_word_that_the_prefix_runs_into_is_one_word_with_a_new_form() -> None:
+    """Behind a prefix a comma may come as a word of its own; among all words it belongs to the one before."""
+    whole = make_hypothesis([(1,), (2, 3), (4,)])
+    after = with_forms(whole, 2, [(3,), (4,)], [(3,), (5, 6)], text_of)
+    assert [word.tokens for word in after.words] == [(1,), (2, 3), (5, 6)]
+    after = with_forms(whole, 2, [(3,), (4,)], [(7, 8), (4,)], text_of)
+    assert [word.tokens for word in after.words] == [(1,), (2, 7, 8), (4,)]
+
+
+@given(words, st.data())
+def test_a_word_is_as_certain_as_its_least_certain_token(spoken: list[TokenWord], data: st.DataObject) -> None:
+    n_tokens = len(flatten(spoken))
+    logprobs = data.draw(st.lists(st.floats(-9, 0), min_size=n_tokens, max_size=n_tokens))
+    least = word_logprobs(spoken, logprobs)
+    assert len(least) == len(spoken)
+    assert min(least, default=0.0) == min(logprobs, default=0.0)
+    assert all(value in logprobs for value in least)
