@@ -90,6 +90,7 @@ def test_every_fault_that_a_speaker_can_meet_is_explained() -> None:
         ErrorCode.WRONG_STATE,
         ErrorCode.TOO_BIG,
         ErrorCode.UNKNOWN_LANGUAGE,
+        ErrorCode.BAD_SETTING,
     }
     assert set(ErrorCode) - impossible <= explained
 
