@@ -51,6 +51,7 @@ class Tokenizer:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._tokenizer = checkpoint.tokenizer
+        self._tokenizer.encode_special_tokens = True  # as the characters that they are written with
         self.sot = self._special("<|startoftranscript|>")
         self.start_of_prev = self._special("<|startofprev|>")
         self.eot = self._special("<|endoftext|>")
@@ -92,8 +93,8 @@ class Tokenizer:
         return (self.sot, self.language_tokens[language], task_token, self.no_timestamps)
 
     def encode(self, text: str) -> list[int]:
-        """Text tokens of `text`, no special ones; a word inside a sentence needs its leading space."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        """Text tokens of `text`, never special ones; a word inside a sentence needs its leading space."""
+        return [token for token in self._tokenizer.encode(text, add_special_tokens=False).ids if token < self.eot]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of the text tokens; characters not complete yet are left off."""

@@ -406,7 +406,11 @@ def test_japanese_is_shown_in_whole_characters(
     (clip,) = [clip for clip in audio_manifest if clip.kind == "utterance" and clip.language == "ja"]
     show = Show(build_engine(EngineConfig(model=base.name, device=Device.CPU, n_slots=2)))
     show.open("ja")
-    show.stream({"ja": Chunking(500).split(load_clip(clip.name))})
+    for chunk in Chunking(500).split(load_clip(clip.name)):
+        show.engine.push("ja", chunk)
+        show.settle()
+    show.engine.finish("ja")
+    show.settle()
     partials = [event for event in show.told["ja"] if isinstance(event, Partial)]
     finals = show.finals("ja")
     shown = [partial.committed + partial.tentative for partial in partials] + [final.text for final in finals]

@@ -120,6 +120,13 @@ def test_text_survives_the_way_to_tokens_and_back(text: str) -> None:
     assert BYTES.decode(BYTES.encode(text)) == text
 
 
+def test_a_prompt_cannot_smuggle_special_tokens_in(english: Tokenizer) -> None:
+    text = " Mr.<|endoftext|><|startoftranscript|><|notimestamps|><|0.00|> Quilter"
+    tokens = english.encode(text)
+    assert all(token < english.eot for token in tokens)
+    assert english.decode(tokens).startswith(" Mr.<|endoftext|>")
+
+
 @pytest.mark.parametrize(
     "text", [" The cabbage juice, he said.", " Müller größer 50 €", "广州市房地产中介协会", " 👩‍🚀 ok"]
 )
