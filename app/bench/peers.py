@@ -171,7 +171,7 @@ def _transcriber_makers(options: Options, weights: Weights) -> dict[str, Callabl
     def faster_whisper(name: str, batch_size: int, n_threads: int) -> tuple[str, Transcriber]:
         return name, faster_whisper_transcriber(
             options.peers_dir,
-            weights,
+            weights.ctranslate2,
             batch_size=batch_size,
             n_threads=n_threads,
             torch_index=options.torch_index,
