@@ -27,6 +27,7 @@ from app.bench.machine import describe_machine
 from app.bench.point import Heard, Quality, judge
 from app.bench.process import CpuUse, ServerProcess, cpu_times, free_port, peak_memory_mb, running
 from app.bench.reference import KnownClip, know_clips
+from app.bench.report import TABLE_WIDTH
 from app.bench.scrape import Work
 from app.bench.streams import compose, most_heard, speech_share
 from engine.config import EngineConfig
@@ -34,7 +35,6 @@ from engine.config import EngineConfig
 _IDLE_TIMEOUT_S = 180.0  # for a server that was overloaded to answer all it holds
 _RETRY_S = 0.5
 _SPARE_SESSIONS = 8
-TABLE_WIDTH = 140  # characters that the tables need
 
 
 @dataclass(frozen=True, slots=True)

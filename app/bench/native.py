@@ -45,7 +45,7 @@ def serve_command(engine: EngineConfig, port: int, *, max_sessions: int, flags: 
         "--max-sessions": max_sessions,
         "--log-level": "warning",
     }
-    named = [str(word) for pair in settings.items() for word in pair]
+    named = [str(word) for flag, value in settings.items() if value is not None for word in (flag, value)]
     return [sys.executable, "-m", "app", "serve", *named, *flags]
 
 
