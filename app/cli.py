@@ -1,4 +1,4 @@
-"""The command line: `tickscribe serve`, `file`, `mic`, `model`, `bench`.
+"""The command line: `tickscribe serve`, `file`, `mic`, `model`, `eval`, `bench`.
 
 Each command reads its flags and calls one function; nothing else in the project looks at the command line. What is
 heavy (torch, Gradio, PyAV, PortAudio) is imported inside the commands, so that `--help` answers at once. A fault that
@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.eval.options import Arm, Peer
 from app.messages import ProtocolError, Start
 from app.subtitles import Format
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
@@ -71,6 +72,7 @@ PreviousText = Annotated[bool, typer.Option("--previous-text", help="Give the mo
 ModelName = Annotated[str, typer.Option(metavar="MODEL", help="Short name, Hugging Face id, or folder.")]
 DeviceName = Annotated[Device, typer.Option(help="Where the model runs; auto takes CUDA if there is one.")]
 Manifest = Annotated[Path, typer.Option(help="Table of recordings with references.")]
+PeersDir = Annotated[Path, typer.Option(help="Where other programs are installed; kept.")]
 JsonOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table as JSON.")]
 
 
@@ -274,6 +276,51 @@ def model_list() -> None:
     Console(highlight=False).print(table)
 
 
+@cli.command("eval")
+def evaluate(
+    model: ModelName = _DEFAULTS.model,
+    device: DeviceName = _DEFAULTS.device,
+    manifest: Manifest = DEFAULT_MANIFEST,
+    arms: Annotated[
+        list[Arm] | None, typer.Option("--arm", help="Run only this; repeatable. full-pad: offline, fp32, no tail.")
+    ] = None,
+    peer: Annotated[Peer | None, typer.Option(help="Also run this program offline with the same weights.")] = None,
+    kinds: Annotated[list[str] | None, typer.Option("--kind", help="Take only clips of this kind; repeatable.")] = None,
+    languages: Annotated[
+        list[str] | None, typer.Option("--language", metavar="CODE", help="Take only this language; repeatable.")
+    ] = None,
+    pace: Annotated[float, typer.Option(min=0.1, help="Speed of streaming; 1 is real time.")] = 1.0,
+    streams: Annotated[int, typer.Option(min=1, help="How many speak at once.")] = 4,
+    dtype: Annotated[Precision, typer.Option(help="Number format of streamed and offline.")] = _DEFAULTS.dtype,
+    context: Annotated[Context, typer.Option(help="Context of streamed and offline.")] = _DEFAULTS.context,
+    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
+    peers_dir: PeersDir = Path(".peers"),
+    output: JsonOutput = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with charts and all texts.")] = None,
+) -> None:
+    """Judge the text, offline and live: errors, invented words, delays, revisions, word times."""
+    from app.bench.clips import ClipError
+    from app.bench.peer_environment import PeerUnavailable
+    from app.bench.process import ServerFailed
+    from app.eval import evaluate as evaluation
+    from app.eval.options import Options
+    from app.media import MediaError
+
+    with _named(EngineError, ClipError, MediaError, ServerFailed, PeerUnavailable):
+        options = Options(
+            engine=EngineConfig(model=model, device=device, dtype=dtype, context=context, pause_ms=pause_ms),
+            manifest=manifest,
+            arms=tuple(arms or Arm),
+            peer=peer,
+            peers_dir=peers_dir,
+            kinds=tuple(kinds or ()),
+            languages=tuple(languages or ()),
+            pace=pace,
+            n_streams=streams,
+        )
+        evaluation.run(options, output=output, page=html)
+
+
 @bench_cli.command("encoder")
 def bench_encoder(
     model: ModelName = _DEFAULTS.model,
@@ -426,7 +473,7 @@ def bench_peers(
     duration_s: Annotated[float, typer.Option(min=8, help="How long each speaker goes on.")] = 60.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 2,
     file_minutes: Annotated[float, typer.Option(min=0, help="Audio for the files; 0 leaves them out.")] = 30.0,
-    peers_dir: Annotated[Path, typer.Option(help="Where the others are installed; kept.")] = Path(".peers"),
+    peers_dir: PeersDir = Path(".peers"),
     torch_index: Annotated[
         str | None, typer.Option(metavar="URL", help="Package index with a CPU build of torch, which some need.")
     ] = None,

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from app.bench.clips import word_error_rate
+from app.bench.scoring import word_error_rate
 from engine.config import EngineConfig
 from engine.engine import Engine, build_engine
 from tests.app.serving import FINISH, START, Message, Served, hear_all, say, serving

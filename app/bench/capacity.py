@@ -7,7 +7,6 @@ the bounds break and then bisected. Streams differ; the server keeps nothing fro
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 import urllib.request
@@ -28,6 +27,7 @@ from app.bench.machine import describe_machine
 from app.bench.point import Heard, Quality, judge
 from app.bench.process import CpuUse, ServerProcess, cpu_times, free_port, peak_memory_mb, running
 from app.bench.reference import KnownClip, know_clips
+from app.bench.report import TABLE_WIDTH
 from app.bench.scrape import Work
 from app.bench.streams import compose, most_heard, speech_share
 from engine.config import EngineConfig
@@ -35,7 +35,6 @@ from engine.config import EngineConfig
 _IDLE_TIMEOUT_S = 180.0  # for a server that was overloaded to answer all it holds
 _RETRY_S = 0.5
 _SPARE_SESSIONS = 8
-TABLE_WIDTH = 140  # characters that the tables need
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,27 +227,10 @@ def _server(options: Options) -> Iterator[tuple[str, ServerProcess | None]]:
         return
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
-        with running(
-            serve_command(options, port), log=Path(folder) / "server.log", ready_url=f"http://127.0.0.1:{port}/readyz"
-        ) as process:
+        most = max(options.n_streams or (options.max_streams,)) + _SPARE_SESSIONS
+        command = native.serve_command(options.engine, port, max_sessions=most, flags=options.flags)
+        with running(command, log=Path(folder) / "server.log", ready_url=f"http://127.0.0.1:{port}/readyz") as process:
             yield f"ws://127.0.0.1:{port}/v1/stream", process
-
-
-def serve_command(options: Options, port: int) -> list[str]:
-    """The command that serves what the options ask for; further flags come last, so that they win."""
-    engine = options.engine
-    most = max(options.n_streams or (options.max_streams,))
-    settings = {
-        "--host": "127.0.0.1",
-        "--port": port,
-        "--model": engine.model,
-        "--device": engine.device.value,
-        "--pause-ms": engine.pause_ms,
-        "--max-sessions": most + _SPARE_SESSIONS,
-        "--log-level": "warning",
-    }
-    named = [str(word) for pair in settings.items() for word in pair]
-    return [sys.executable, "-m", "app", "serve", *named, *options.flags]
 
 
 def _http(url: str, path: str) -> str:

@@ -1,9 +1,8 @@
-"""Recorded speech with references, and how well a transcript agrees with them."""
+"""Recorded speech with references: what a manifest lists."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,27 @@ from engine.types import MAX_WINDOW_SAMPLES, Samples
 
 
 class ClipError(Exception):
-    """The recordings of a benchmark cannot be read; the message says what to do."""
+    """The recordings of a benchmark cannot be read or judged; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a manifest.
+
+    Attributes:
+        name: the file as the manifest has it.
+        language: None where nobody speaks.
+        kind: such as utterance, longform, noisy, nonspeech.
+        reference: what is said; empty where nobody speaks.
+        words: a table of the words with their times, where there is one.
+    """
+
+    name: str
+    path: Path
+    language: str | None
+    kind: str
+    reference: str
+    words: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,38 +45,56 @@ class Clip:
     reference: str
 
 
-def load_clips(manifest: Path, *, language: str = "en", kind: str = "utterance") -> list[Clip]:
-    """Read the clips of a manifest (tab-separated: file, language, kind, reference, ...) that fit into one window.
+def read_manifest(manifest: Path) -> list[Entry]:
+    """Read a manifest: tab-separated with a heading; file, language, kind and reference are needed, words may be.
 
     Raises:
-        ClipError: no manifest, or no such clips in it.
+        ClipError: no manifest, or one without these columns.
     """
     if not manifest.is_file():
         raise ClipError(f"There is no manifest at {manifest}. Run in a checkout, or name one with --manifest.")
     with manifest.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+        table = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        missing = {"file", "language", "kind", "reference"} - set(table.fieldnames or ())
+        if missing:
+            raise ClipError(f"{manifest} has no column {', '.join(sorted(missing))}; they are separated by tabs.")
+        return [_to_entry(row, manifest.parent) for row in table]
+
+
+def _to_entry(row: dict[str, str | None], folder: Path) -> Entry:
+    name, words = row["file"] or "", row.get("words")
+    return Entry(
+        name=name,
+        path=folder / name,
+        language=row["language"] or None,
+        kind=row["kind"] or "",
+        reference=row["reference"] or "",
+        words=folder / words if words else None,
+    )
+
+
+def load_audio(path: Path) -> Samples:
+    """Decode a recording: (n,) float32 mono 16 kHz.
+
+    Raises:
+        MediaError: it cannot be read.
+    """
+    with open_media(path) as media:
+        return np.concatenate(list(media.chunks()))
+
+
+def load_clips(manifest: Path, *, language: str = "en", kind: str = "utterance") -> list[Clip]:
+    """Read the clips of a manifest that fit into one window.
+
+    Raises:
+        ClipError: no manifest, or no such clips in it.
+    """
     clips = []
-    for row in rows:
-        if row["language"] == language and row["kind"] == kind:
-            with open_media(manifest.parent / row["file"]) as media:
-                audio = np.concatenate(list(media.chunks()))
+    for entry in read_manifest(manifest):
+        if entry.language == language and entry.kind == kind:
+            audio = load_audio(entry.path)
             if len(audio) <= MAX_WINDOW_SAMPLES:
-                clips.append(Clip(row["file"], audio, row["reference"]))
+                clips.append(Clip(entry.name, audio, entry.reference))
     if not clips:
         raise ClipError(f"{manifest} has no clip of kind {kind} in language {language} of at most 30 s.")
     return clips
-
-
-def word_error_rate(references: Sequence[str], texts: Sequence[str]) -> float:
-    """Pooled word error rate after Whisper's English normaliser (spelling, numbers, punctuation, case).
-
-    Raises:
-        ClipError: the packages that count errors are not installed.
-    """
-    try:
-        import jiwer
-        from whisper_normalizer.english import EnglishTextNormalizer
-    except ImportError as missing:
-        raise ClipError(f"{missing.name} is not installed. Run: pip install 'tickscribe[bench]'") from missing
-    normalise = EnglishTextNormalizer()
-    return float(jiwer.wer([normalise(text) for text in references], [normalise(text) for text in texts]))

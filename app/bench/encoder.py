@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from app.bench.clips import Clip, load_clips, word_error_rate
+from app.bench.clips import Clip, load_clips
 from app.bench.machine import describe_machine
 from app.bench.report import Report
+from app.bench.scoring import word_error_rate
 from engine.batch import run_tick
 from engine.config import EncoderMode, EngineConfig
 from engine.registry import load_model

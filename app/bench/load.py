@@ -116,6 +116,19 @@ def speak(dialect: Dialect, parts: Sequence[Part]) -> list[Trace]:
     return asyncio.run(_speak(dialect, parts))
 
 
+async def speak_alone(dialect: Dialect, audio: Samples, *, pace: float) -> Trace:
+    """Let one speaker speak on the running event loop.
+
+    Args:
+        audio: (n,) float32 mono 16 kHz.
+        pace: seconds of audio per second; on the speaker's clock, too, time passes so much faster.
+    """
+    trace = Trace()
+    begin = asyncio.get_running_loop().time() + _LEAD_S
+    await _converse(dialect, 0, _packets(dialect, audio), begin, trace, pace=pace)
+    return trace
+
+
 async def _speak(dialect: Dialect, parts: Sequence[Part]) -> list[Trace]:
     packets = [_packets(dialect, part.audio) for part in parts]
     traces = [Trace() for _ in parts]
@@ -130,7 +143,9 @@ def _packets(dialect: Dialect, audio: Samples) -> list[bytes]:
     return [dialect.packet(audio[at : at + PACKET_SAMPLES]) for at in range(0, len(audio), PACKET_SAMPLES)]
 
 
-async def _converse(dialect: Dialect, number: int, packets: Sequence[bytes], begin: float, trace: Trace) -> None:
+async def _converse(
+    dialect: Dialect, number: int, packets: Sequence[bytes], begin: float, trace: Trace, *, pace: float = 1.0
+) -> None:
     """One speaker from connecting to the last answer; its fault is its own."""
     try:
         async with connect(
@@ -143,9 +158,9 @@ async def _converse(dialect: Dialect, number: int, packets: Sequence[bytes], beg
         ) as socket:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 await dialect.greet(socket, number)
-            listener = asyncio.create_task(_listen(dialect, socket, begin, trace))
+            listener = asyncio.create_task(_listen(dialect, socket, begin, trace, pace=pace))
             try:
-                await _send(socket, packets, begin, trace)
+                await _send(socket, packets, begin, trace, pace=pace)
                 if dialect.quiet_s is not None:
                     await _until_quiet(trace, dialect.quiet_s)
                 await dialect.finish(socket)
@@ -159,12 +174,12 @@ async def _converse(dialect: Dialect, number: int, packets: Sequence[bytes], beg
         trace.fault = f"{type(error).__name__}: {error}"
 
 
-async def _send(socket: ClientConnection, packets: Sequence[bytes], begin: float, trace: Trace) -> None:
+async def _send(socket: ClientConnection, packets: Sequence[bytes], begin: float, trace: Trace, *, pace: float) -> None:
     """Send each packet when its last sample has been said."""
     loop = asyncio.get_running_loop()
     free_at = loop.time()  # the server has greeted, or has taken the packet before
     for number, packet in enumerate(packets, start=1):
-        due = begin + number * PACKET_SAMPLES / SAMPLE_RATE
+        due = begin + number * PACKET_SAMPLES / SAMPLE_RATE / pace
         await asyncio.sleep(due - loop.time())
         turned = loop.time()
         trace.lateness_s.append(turned - max(due, free_at))
@@ -175,14 +190,14 @@ async def _send(socket: ClientConnection, packets: Sequence[bytes], begin: float
         trace.held_up_s = max(trace.held_up_s, held_up_s)
 
 
-async def _listen(dialect: Dialect, socket: ClientConnection, begin: float, trace: Trace) -> None:
+async def _listen(dialect: Dialect, socket: ClientConnection, begin: float, trace: Trace, *, pace: float) -> None:
     """Keep messages until the last one; one that repeats the one before it is news to nobody."""
     loop = asyncio.get_running_loop()
     try:
         async for message in socket:
             text = message if isinstance(message, str) else message.decode()
             if not trace.messages or trace.messages[-1].text != text:
-                trace.messages.append(Message(loop.time() - begin, text))
+                trace.messages.append(Message((loop.time() - begin) * pace, text))
             if dialect.is_last(text):
                 return
     except ConnectionClosed:

@@ -1,7 +1,8 @@
-"""tickscribe's own protocol for the load generator, and what its messages mean."""
+"""tickscribe as a server under test: how it is started, its protocol for the load generator, what its messages mean."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,19 +23,43 @@ from app.messages import (
     decode_server_message,
     encode,
 )
+from engine.config import EngineConfig
 from engine.types import EndReason, Samples
+
+
+def serve_command(engine: EngineConfig, port: int, *, max_sessions: int, flags: Sequence[str] = ()) -> list[str]:
+    """The command that serves with these settings on this machine; further flags come last, so that they win."""
+    settings = {
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--model": engine.model,
+        "--device": engine.device.value,
+        "--dtype": engine.dtype.value,
+        "--encoder": engine.encoder.value,
+        "--context": engine.context.value,
+        "--freeze-after-s": engine.freeze_after_s,
+        "--gather-ms": engine.gather_ms,
+        "--slots": engine.n_slots,
+        "--threads": engine.n_threads,
+        "--pause-ms": engine.pause_ms,
+        "--max-sessions": max_sessions,
+        "--log-level": "warning",
+    }
+    named = [str(word) for flag, value in settings.items() if value is not None for word in (flag, value)]
+    return [sys.executable, "-m", "app", "serve", *named, *flags]
 
 
 @dataclass(frozen=True, slots=True)
 class NativeDialect:
-    """Speaks `/v1/stream` in pcm16."""
+    """Speaks `/v1/stream` in pcm16, in a language or with None in one to be detected."""
 
     url: str
+    language: str | None = "en"
     quiet_s: float | None = None  # `closed` is the last message
 
     async def greet(self, socket: ClientConnection, number: int) -> None:
         """Start, and wait for `ready`."""
-        await socket.send(encode(Start(language="en")))
+        await socket.send(encode(Start(language=self.language)))
         answer = decode_server_message(await socket.recv())
         if not isinstance(answer, ReadyMessage):
             raise LoadError(f"instead of a greeting came {answer}")

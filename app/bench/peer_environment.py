@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ import numpy as np
 import safetensors.torch
 
 from engine.checkpoint import Checkpoint, load_checkpoint
-from engine.registry import resolve
+from engine.registry import ResolvedModel, resolve
 
 _TIMEOUT_S = 1800.0
 _TORCH = "torch==2.13.0"
@@ -125,18 +126,43 @@ def prepare_weights(model: str, folder: Path) -> Weights:
     """Write the model in the forms that peers read.
 
     Raises:
-        PeerUnavailable: the model is not there as a CTranslate2 folder.
+        PeerUnavailable: the model is not there in CTranslate2's form.
     """
     found = resolve(model)
-    if not (found.folder / "model.bin").is_file():
-        raise PeerUnavailable(f"{model} is not there as a CTranslate2 folder; name one with --model.")
+    ctranslate2 = ctranslate2_folder(found, folder)
     checkpoint = load_checkpoint(found.folder, name=found.name, weight_parts=found.weight_parts)
-    home = folder.resolve() / "weights" / Path(model).name
-    home.mkdir(parents=True, exist_ok=True)
+    home = _weights_home(found, folder)
     weights = {f"model.{name}": weight.float().contiguous() for name, weight in checkpoint.weights.items()}
     safetensors.torch.save_file(weights, home / "model.safetensors")
     (home / "config.json").write_text(json.dumps(_hugging_face_config(checkpoint)), encoding="utf-8")
-    return Weights(found.folder, home, _alignment_heads(checkpoint))
+    return Weights(ctranslate2, home, _alignment_heads(checkpoint))
+
+
+def ctranslate2_folder(found: ResolvedModel, folder: Path) -> Path:
+    """Give the model as one CTranslate2 folder; pieces of its weights are joined in the cache folder.
+
+    Raises:
+        PeerUnavailable: the model is not there in CTranslate2's form.
+    """
+    if (found.folder / "model.bin").is_file():
+        return found.folder
+    if not found.weight_parts:
+        raise PeerUnavailable(f"{found.name} is not there as a CTranslate2 folder; name one with --model.")
+    home = _weights_home(found, folder) / "ctranslate2"
+    shutil.copytree(
+        found.folder, home, ignore=lambda *_: [part.name for part in found.weight_parts], dirs_exist_ok=True
+    )
+    with (home / "model.bin").open("wb") as whole:
+        for part in found.weight_parts:
+            with part.open("rb") as piece:
+                shutil.copyfileobj(piece, whole)
+    return home
+
+
+def _weights_home(found: ResolvedModel, folder: Path) -> Path:
+    home = folder.resolve() / "weights" / found.name
+    home.mkdir(parents=True, exist_ok=True)
+    return home
 
 
 def _hugging_face_config(checkpoint: Checkpoint) -> dict[str, int | str]:

@@ -14,22 +14,23 @@ from pathlib import Path
 
 import numpy as np
 
-from app.bench.clips import word_error_rate
 from app.bench.peer_environment import FASTER_WHISPER, PeerUnavailable, Weights, install
 from app.bench.process import free_port, running
+from app.bench.scoring import word_error_rate
 from app.bench.streams import Stream
 from app.client import pcm16
-from engine.types import SAMPLE_RATE
+from engine.types import SAMPLE_RATE, Samples
 
 _TIMEOUT_S = 3600.0
 
-# Model and files, then one JSON object: seconds without loading the model, and the texts.
+# Model, settings and files, then one JSON object: seconds without loading the model, and the texts.
 _FASTER_WHISPER = """
 import json, sys, time
 from faster_whisper import BatchedInferencePipeline, WhisperModel
-model_path, batch_size, n_threads, *paths = sys.argv[1:]
+model_path, batch_size, n_threads, language, *paths = sys.argv[1:]
 model = WhisperModel(model_path, device="cpu", compute_type="int8", cpu_threads=int(n_threads))
-settings = dict(language="en", beam_size=1, temperature=0.0, vad_filter=True, condition_on_previous_text=False)
+settings = dict(beam_size=1, temperature=0.0, vad_filter=True, condition_on_previous_text=False)
+settings["language"] = language or None
 if int(batch_size):
     pipeline = BatchedInferencePipeline(model)
     transcribe = lambda path: pipeline.transcribe(path, batch_size=int(batch_size), **settings)
@@ -86,7 +87,7 @@ def measure_files(
     references = [stream.reference for stream in streams]
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        paths = [_write(stream, Path(folder) / f"{number:03}.wav") for number, stream in enumerate(streams)]
+        paths = [write_wav(stream.audio, Path(folder) / f"{number:03}.wav") for number, stream in enumerate(streams)]
         for index in range(n_rounds):
             for name, transcribe in transcribers[:: 1 if index % 2 == 0 else -1]:
                 seconds, texts = transcribe(paths)
@@ -116,9 +117,20 @@ def our_transcriber(model: str, flags: Sequence[str]) -> Transcriber:
 
 
 def faster_whisper_transcriber(
-    folder: Path, weights: Weights, *, batch_size: int, n_threads: int, torch_index: str | None
+    folder: Path,
+    ctranslate2: Path,
+    *,
+    batch_size: int,
+    n_threads: int,
+    language: str | None = "en",
+    torch_index: str | None = None,
 ) -> Transcriber:
     """faster-whisper in int8: its batched pipeline, or with batch size 0 one window after the other.
+
+    Args:
+        folder: where its environment is, or is made.
+        ctranslate2: folder of the model.
+        language: None detects it.
 
     Raises:
         PeerUnavailable: it cannot be installed.
@@ -126,8 +138,9 @@ def faster_whisper_transcriber(
     python = install(FASTER_WHISPER, folder, torch_index=torch_index)
 
     def transcribe(paths: Sequence[Path]) -> tuple[float, list[str]]:
-        command = ["env", "HF_HUB_OFFLINE=1", str(python), "-c", _FASTER_WHISPER, str(weights.ctranslate2)]
-        answer = json.loads(_output([*command, str(batch_size), str(n_threads), *map(str, paths)]).splitlines()[-1])
+        command = ["env", "HF_HUB_OFFLINE=1", str(python), "-c", _FASTER_WHISPER, str(ctranslate2)]
+        command += [str(batch_size), str(n_threads), language or ""]
+        answer = json.loads(_output([*command, *map(str, paths)]).splitlines()[-1])
         return answer["seconds"], answer["texts"]
 
     return transcribe
@@ -157,10 +170,11 @@ def _output(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def _write(stream: Stream, path: Path) -> Path:
+def write_wav(audio: Samples, path: Path) -> Path:
+    """Write (n,) float32 mono 16 kHz samples as 16-bit integers."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(np.dtype("<i2").itemsize)
         file.setframerate(SAMPLE_RATE)
-        file.writeframes(pcm16(stream.audio))
+        file.writeframes(pcm16(audio))
     return path

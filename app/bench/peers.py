@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.bench import peer_arms
-from app.bench.capacity import TABLE_WIDTH, warm_up_s
+from app.bench.capacity import warm_up_s
 from app.bench.clips import load_clips
 from app.bench.load import Part, run_load
 from app.bench.machine import describe_machine
@@ -37,6 +37,7 @@ from app.bench.peer_files import (
 from app.bench.point import Quality, judge
 from app.bench.process import CpuUse, ServerFailed, cpu_times, free_port, last_lines, peak_memory_mb, running
 from app.bench.reference import KnownClip, know_clips
+from app.bench.report import TABLE_WIDTH
 from app.bench.streams import compose
 from engine.config import EngineConfig
 
@@ -171,7 +172,7 @@ def _transcriber_makers(options: Options, weights: Weights) -> dict[str, Callabl
     def faster_whisper(name: str, batch_size: int, n_threads: int) -> tuple[str, Transcriber]:
         return name, faster_whisper_transcriber(
             options.peers_dir,
-            weights,
+            weights.ctranslate2,
             batch_size=batch_size,
             n_threads=n_threads,
             torch_index=options.torch_index,

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.bench.clips import word_error_rate
 from app.bench.delays import Distribution, Update, drift_s_per_min, first_seen, phrase_delays, word_delays
 from app.bench.load import Trace
+from app.bench.scoring import word_error_rate
 from app.bench.streams import Stream
 
 MAX_LATENESS_S = 0.05  # of the load generator's own, at p99; beyond it the measurement is void

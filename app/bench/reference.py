@@ -38,7 +38,7 @@ class KnownClip:
     Attributes:
         offline: text of the padded offline decoding.
         words: of `offline`; times count from the start of the recording.
-        speech_end_s: end of the last block that the speech detector takes for speech.
+        speech_end_s: end of the last block that the speech detector takes for speech; of the recording if none is.
     """
 
     clip: Clip
@@ -66,7 +66,8 @@ def know_clips(clips: Sequence[Clip], config: EngineConfig) -> list[KnownClip]:
     known = []
     for number, clip in enumerate(clips):
         text, words = _decode(runner, tokenizer, _to_request(number, clip))
-        known.append(KnownClip(clip, text, tuple(words), _speech_end_s(detector, clip.audio)))
+        span = speech_span_s(detector, clip.audio)
+        known.append(KnownClip(clip, text, tuple(words), span[1] if span else len(clip.audio) / SAMPLE_RATE))
     return known
 
 
@@ -97,9 +98,11 @@ def _to_request(number: int, clip: Clip) -> Request:
     )
 
 
-def _speech_end_s(detector: SpeechDetector, audio: Samples) -> float:
-    """End of the last block of speech; of the recording where none is heard."""
+def speech_span_s(detector: SpeechDetector, audio: Samples) -> tuple[float, float] | None:
+    """Beginning of the first and end of the last block of speech; None where none is heard."""
     blocks = audio[: len(audio) // BLOCK_SAMPLES * BLOCK_SAMPLES]
     (probabilities,) = detector.probabilities([detector.new_state()], [blocks])
     spoken = np.flatnonzero(probabilities >= EndpointRules().threshold)
-    return float(spoken[-1] + 1) * BLOCK_SAMPLES / SAMPLE_RATE if len(spoken) else len(audio) / SAMPLE_RATE
+    if not len(spoken):
+        return None
+    return float(spoken[0]) * BLOCK_SAMPLES / SAMPLE_RATE, float(spoken[-1] + 1) * BLOCK_SAMPLES / SAMPLE_RATE

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from app.bench.machine import Machine
 
+TABLE_WIDTH = 140  # characters that the tables need
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench:\2 -->)", flags=re.DOTALL)
 
 
@@ -48,7 +49,7 @@ class Report:
             table.add_column(heading, justify="right" if index else "left", overflow="fold")
         for cells in self.cells:
             table.add_row(*cells)
-        console = Console()
+        console = Console(width=max(TABLE_WIDTH, Console().width))
         console.print(f"{self.machine}\n{self.setting}")
         console.print(table)
         if output:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from app.bench.clips import Clip, load_clips, word_error_rate
+from app.bench.clips import Clip, load_clips
 from app.bench.machine import describe_machine
 from app.bench.report import Report
+from app.bench.scoring import word_error_rate
 from engine.config import Context, EngineConfig, Precision
 from engine.engine import Engine, build_engine
 from engine.types import SAMPLE_RATE, Final, Partial, SessionSettings, TickStats

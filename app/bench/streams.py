@@ -19,7 +19,7 @@ SPEECH_SHARE = 0.57  # of a dialogue's side that talks a little more than the ot
 _LEAST_PAUSE_S = 1.2  # longer than the pauses that end an utterance
 _LEAST_TAIL_S = 2.0  # quiet at the end, so that the last utterance ends by its pause like the others
 _MOST_OFFSET_S = 3.0
-_ROOM_NOISE = 3e-4  # standard deviation, about -70 dBFS: no microphone is silent
+ROOM_NOISE = 3e-4  # standard deviation, about -70 dBFS: no microphone is silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def compose(clips: Sequence[KnownClip], *, n_streams: int, duration_s: float, se
 
 
 def _speaker(deck: _Deck, rng: np.random.Generator, duration_s: float) -> Stream:
-    audio = rng.normal(0, _ROOM_NOISE, int(duration_s * SAMPLE_RATE)).astype(np.float32)
+    audio = rng.normal(0, ROOM_NOISE, int(duration_s * SAMPLE_RATE)).astype(np.float32)
     phrases: list[Phrase] = []
     at_s = float(rng.uniform(0.3, 1.5))
     while known := deck.deal(duration_s - _LEAST_TAIL_S - at_s):

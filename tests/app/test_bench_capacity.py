@@ -18,6 +18,7 @@ from app.bench.point import Heard, Quality, judge
 from app.bench.process import CpuTimes
 from app.bench.reference import KnownClip, TimedWord, plain_words
 from app.bench.streams import Phrase, Stream, compose, most_heard, speech_share
+from engine.config import Context, EngineConfig
 from engine.types import SAMPLE_RATE
 
 
@@ -132,6 +133,16 @@ def test_native_messages_become_what_can_be_read() -> None:
         (3.0, ["Hello", "world."], ["Hello", "world."], ["Hello", "world."]),
         (4.0, ["Hello", "world."], ["Hello", "world."], ["Hello", "world.", "Bye"]),
     ]
+
+
+def test_a_server_is_started_with_the_engines_settings_and_further_flags_win() -> None:
+    config = EngineConfig(context=Context.FULL, pause_ms=700)
+    command = native.serve_command(config, 1234, max_sessions=5, flags=("--pause-ms", "900"))
+    assert command[1:4] == ["-m", "app", "serve"]
+    pairs = list(zip(command[4::2], command[5::2], strict=True))
+    assert {("--context", "full"), ("--port", "1234"), ("--max-sessions", "5")} <= set(pairs)
+    assert "--freeze-after-s" not in command, "what the server is to choose itself is not said"
+    assert [value for flag, value in pairs if flag == "--pause-ms"] == ["700", "900"]
 
 
 def test_finalisation_counts_pauses_only() -> None:

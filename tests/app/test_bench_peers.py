@@ -14,10 +14,11 @@ import pytest
 from app.bench.delays import Distribution
 from app.bench.load import LoadError, Message
 from app.bench.peer_dialects import WhisperLiveDialect, WhisperLiveKitDialect
-from app.bench.peer_environment import prepare_weights
+from app.bench.peer_environment import ctranslate2_folder, prepare_weights
 from app.bench.peer_files import FileResult
 from app.bench.peers import Measured, files_table, live_table
 from app.bench.point import Quality
+from engine.registry import ResolvedModel, Source
 
 
 def message(at_s: float, **fields: object) -> Message:
@@ -126,3 +127,15 @@ def test_weights_are_written_as_peers_read_them(tmp_path: Path) -> None:
     table = gzip.decompress(base64.b85decode(weights.alignment_heads))
     assert sum(table) == 8  # heads that openai/whisper names for tiny.en
     assert len(table) == 4 * 6
+
+
+def test_weights_that_come_in_pieces_are_joined_for_peers(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "config.json").write_text("{}")
+    for name, content in (("model.bin.part1", b"one"), ("model.bin.part2", b"two")):
+        (package / name).write_bytes(content)
+    parts = (package / "model.bin.part1", package / "model.bin.part2")
+    folder = ctranslate2_folder(ResolvedModel("base", package, Source.PACKAGE, parts), tmp_path / "peers")
+    assert (folder / "model.bin").read_bytes() == b"onetwo"
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.bin"]

@@ -41,11 +41,12 @@ def refused(*arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--help",), ("serve", "file", "mic", "model", "bench")),
+        (("--help",), ("serve", "file", "mic", "model", "eval", "bench")),
         (("serve", "--help"), ("--host", "--port", "--model", "--encoder", "--gather-ms", "--slots", "--ssl-certfile")),
         (("file", "--help"), ("FILE...", "--url", "--pace", "--output", "--format", "--max-utterance-s", "--hotword")),
         (("mic", "--help"), ("--list-devices", "--device", "--pause-ms", "--threshold", "--stability")),
         (("model", "--help"), ("list",)),
+        (("eval", "--help"), ("--manifest", "--arm", "--peer", "--pace", "--streams", "--html")),
         (("bench", "--help"), ("encoder",)),
     ],
 )

@@ -1,0 +1,229 @@
+"""`tickscribe eval`: every arm over one manifest, judged by the same rules, as a table, JSON and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from app.bench.clips import ClipError, Entry, load_audio, read_manifest
+from app.bench.machine import describe_machine
+from app.bench.point import MAX_LATENESS_S
+from app.bench.reference import speech_span_s
+from app.bench.report import Report
+from app.bench.scoring import CHARACTER_LANGUAGES, Scorer
+from app.eval import offline, peer, streamed
+from app.eval.measures import SpokenWord, read_words, to_timed, word_time_errors
+from app.eval.offline import Transcript
+from app.eval.options import Arm, Options, Peer
+from app.eval.page import to_html
+from app.eval.results import ArmResult, ClipResult, group_of, to_row, to_table
+from app.eval.streamed import Timing
+from engine.config import Context, EngineConfig, Precision
+from engine.engine import build_engine
+from engine.registry import load_model
+from engine.tokenizer import Tokenizer
+from engine.vad import SpeechDetector
+
+_BAD_RATE = 0.5  # of errors; clips above it are named
+_MOST_NAMED = 12
+
+
+def run(options: Options, *, output: Path | None = None, page: Path | None = None) -> list[ArmResult]:
+    """Evaluate, print the table, and write it as JSON and as a page where these are named."""
+    machine, scorer = describe_machine(), Scorer()
+    entries, left_out = select(read_manifest(options.manifest), options)
+    known = {entry.name: tuple(read_words(entry.words)) for entry in entries if entry.words}
+    arms = _run_arms(options, entries, known, scorer)
+    headings, cells = to_table(arms)
+    report = Report(
+        title=f"{options.engine.model}: what the text is worth",
+        command=_command(options),
+        machine=machine,
+        setting=_setting(options, entries, left_out, arms),
+        headings=headings,
+        cells=cells,
+        rows=tuple(to_row(arm) for arm in arms),
+    )
+    report.publish(output)
+    for line in _troubles(arms):
+        Console(highlight=False, markup=False).print(line)
+    if page:
+        page.write_text(to_html(report, arms, scorer), encoding="utf-8")
+    return arms
+
+
+def select(entries: Sequence[Entry], options: Options) -> tuple[list[Entry], int]:
+    """Take the clips that were asked for and that the model can speak.
+
+    Returns:
+        The clips, and how many were left out because of their language.
+
+    Raises:
+        ClipError: none is left.
+    """
+    asked = [
+        entry
+        for entry in entries
+        if (not options.kinds or entry.kind in options.kinds)
+        and (not options.languages or entry.language in options.languages)
+    ]
+    spoken = (None, *Tokenizer(load_model(options.engine.model)).languages)
+    taken = [entry for entry in asked if entry.language in spoken]
+    if not taken:
+        raise ClipError(
+            f"{options.manifest} has no clip of these kinds and languages that {options.engine.model} speaks."
+        )
+    return taken, len(asked) - len(taken)
+
+
+# ------------------------------------------------------------------------------------------- running
+
+
+def _run_arms(
+    options: Options, entries: Sequence[Entry], known: dict[str, tuple[SpokenWord, ...]], scorer: Scorer
+) -> list[ArmResult]:
+    """Run the arms; the offline ones come first, because their word times say when the streamed words were over."""
+    results: dict[str, ArmResult] = {}
+    timed = dict(known)
+    configs = {
+        Arm.FULL_PAD: replace(options.engine, context=Context.FULL, dtype=Precision.FP32),
+        Arm.OFFLINE: options.engine,
+    }
+    for arm, config in configs.items():
+        if arm in options.arms:
+            settings, heard = _transcribe_offline(arm, config, entries)
+            results[arm] = ArmResult(arm, settings, _judged(entries, heard, known, scorer))
+            for entry, transcript in zip(entries, heard, strict=True):
+                timed.setdefault(entry.name, transcript.words)
+    if Arm.STREAMED in options.arms:
+        heard, timings = _transcribe_live(options, entries, timed)
+        settings = f"{options.n_streams} at once at {options.pace:g} times real time, other settings those of offline"
+        results[Arm.STREAMED] = ArmResult(Arm.STREAMED, settings, _judged(entries, heard, known, scorer, timings))
+    if options.peer:
+        with _progress(options.peer, len(entries)) as advance:
+            heard = peer.transcribe_all(options.engine.model, entries, peers_dir=options.peers_dir, on_done=advance)
+        results[options.peer] = ArmResult(options.peer, peer.SETTINGS, _judged(entries, heard, known, scorer))
+    return [results[name] for name in (*Arm, *Peer) if name in results]
+
+
+def _transcribe_offline(arm: Arm, config: EngineConfig, entries: Sequence[Entry]) -> tuple[str, list[Transcript]]:
+    engine = build_engine(config)
+    engine.warm_up()
+    heard = []
+    with _progress(arm, len(entries)) as advance:
+        for entry in entries:
+            heard.append(offline.transcribe(engine, entry.name, load_audio(entry.path), entry.language))
+            advance()
+    return f"context {config.context}, {engine.info.dtype} on {engine.info.device}", heard
+
+
+def _transcribe_live(
+    options: Options, entries: Sequence[Entry], words: dict[str, tuple[SpokenWord, ...]]
+) -> tuple[list[Transcript], list[Timing]]:
+    with (
+        streamed.serving(options.engine, n_streams=options.n_streams) as url,
+        _progress(Arm.STREAMED, len(entries)) as advance,
+    ):
+        traces = streamed.stream_all(url, entries, pace=options.pace, n_streams=options.n_streams, on_done=advance)
+    detector = SpeechDetector()
+    timings = []
+    for entry, trace in zip(entries, traces, strict=True):
+        span = speech_span_s(detector, load_audio(entry.path)) if entry.reference else None
+        apart = entry.language not in CHARACTER_LANGUAGES  # words that are not set apart cannot be found in a text
+        timings.append(
+            streamed.judge(
+                trace,
+                language=entry.language,
+                words=to_timed(words.get(entry.name, ())) if apart and entry.reference else (),
+                onset_s=span[0] if span else None,
+                pace=options.pace,
+                pause_s=options.engine.pause_ms / 1000,
+            )
+        )
+    return [streamed.to_transcript(trace) for trace in traces], timings
+
+
+def _judged(
+    entries: Sequence[Entry],
+    heard: Sequence[Transcript],
+    known: dict[str, tuple[SpokenWord, ...]],
+    scorer: Scorer,
+    timings: Sequence[Timing] | None = None,
+) -> tuple[ClipResult, ...]:
+    judged = []
+    for index, (entry, transcript) in enumerate(zip(entries, heard, strict=True)):
+        starts, ends = word_time_errors(known.get(entry.name, ()), transcript.words)
+        judged.append(
+            ClipResult(
+                entry=entry,
+                group=group_of(entry),
+                text=transcript.text,
+                errors=scorer.count(entry.reference, transcript.text, entry.language if entry.reference else None),
+                start_errors_s=tuple(starts),
+                end_errors_s=tuple(ends),
+                timing=timings[index] if timings else None,
+                fault=transcript.fault,
+            )
+        )
+    return tuple(judged)
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show on stderr how many clips are done."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda: progress.advance(task)
+
+
+# ------------------------------------------------------------------------------------------- telling
+
+
+def _command(options: Options) -> str:
+    """The command that repeats the table, defaults left out."""
+    defaults = Options(EngineConfig(), options.manifest)
+    words = ["tickscribe eval"]
+    for flag, value, default in (
+        ("--model", options.engine.model, defaults.engine.model),
+        ("--device", options.engine.device, defaults.engine.device),
+        ("--dtype", options.engine.dtype, defaults.engine.dtype),
+        ("--context", options.engine.context, defaults.engine.context),
+        ("--pause-ms", options.engine.pause_ms, defaults.engine.pause_ms),
+        ("--pace", options.pace, defaults.pace),
+        ("--streams", options.n_streams, defaults.n_streams),
+        ("--peer", options.peer, defaults.peer),
+    ):
+        words += [f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"] if value != default else []
+    if set(options.arms) != set(defaults.arms):
+        words += [f"--arm {arm}" for arm in options.arms]
+    words += [f"--kind {kind}" for kind in options.kinds]
+    words += [f"--language {language}" for language in options.languages]
+    return " ".join(words)
+
+
+def _setting(options: Options, entries: Sequence[Entry], left_out: int, arms: Sequence[ArmResult]) -> str:
+    manifest = options.manifest.name if options.manifest.is_absolute() else options.manifest
+    parts = [f"{len(entries)} clips of {manifest}, 95 % intervals over clips"]
+    if left_out:
+        parts.append(f"clips left out, of languages that {options.engine.model} does not speak: {left_out}")
+    parts += [f"{arm.name}: {arm.settings}" for arm in arms]
+    return "; ".join(parts)
+
+
+def _troubles(arms: Sequence[ArmResult]) -> Iterator[str]:
+    """Everything that a reader of the table should not overlook."""
+    for arm in arms:
+        if arm.lateness_s.p99 > MAX_LATENESS_S:
+            late_ms = 1000 * arm.lateness_s.p99
+            yield f"{arm.name}: delays are void, the speakers themselves were late by {late_ms:.0f} ms (p99)"
+        for fault in arm.faults:
+            yield f"{arm.name}: {fault}"
+        bad = [clip for clip in arm.clips if clip.errors.rate > _BAD_RATE or clip.invented_words]
+        for clip in sorted(bad, key=lambda clip: -clip.errors.n)[:_MOST_NAMED]:
+            said = f"{clip.errors.n} errors to {clip.errors.n_reference}" if clip.entry.reference else "nobody speaks"
+            yield f"{arm.name}: {clip.entry.name}, {said}: {clip.text}"

@@ -1,0 +1,47 @@
+"""What `tickscribe eval` is asked for; imports nothing heavy, so that the command line can name its choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from engine.config import EngineConfig
+
+
+class Arm(StrEnum):
+    """Ways to transcribe."""
+
+    STREAMED = "streamed"  # live, through a server
+    OFFLINE = "offline"  # as a file, with the same settings
+    FULL_PAD = "full-pad"  # as a file, fp32, every window padded to 30 s as in training
+
+
+class Peer(StrEnum):
+    """Other programs to set beside."""
+
+    FASTER_WHISPER = "faster-whisper"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to evaluate.
+
+    Attributes:
+        engine: settings of the streamed and the offline arm.
+        arms: what to run.
+        peer: somebody else's program to run, too; installed in `peers_dir`.
+        kinds, languages: take only these clips; empty takes all.
+        pace: seconds of audio per second of streaming.
+        n_streams: speakers at once.
+    """
+
+    engine: EngineConfig
+    manifest: Path
+    arms: tuple[Arm, ...] = tuple(Arm)
+    peer: Peer | None = None
+    peers_dir: Path = Path(".peers")
+    kinds: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    pace: float = 1.0
+    n_streams: int = 4
