@@ -479,7 +479,8 @@ def bench_peers(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of order, pauses and offsets.")] = 1,
     manifest: Annotated[Path, typer.Option(help="Table of recordings with references.")] = DEFAULT_MANIFEST,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write all figures as JSON.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the live table as JSON.")] = None,
+    files_output: Annotated[Path | None, typer.Option(help="Also write the table of the files as JSON.")] = None,
 ) -> None:
     """Compare with whisper-live, whisperlivekit and faster-whisper, installed from PyPI, on the CPU."""
     from app.bench import peers as bench
@@ -503,7 +504,7 @@ def bench_peers(
             file_minutes=file_minutes,
             seed=seed,
         )
-        bench.run(options, output=output)
+        bench.run(options, output=output, files_output=files_output)
 
 
 @contextmanager

@@ -8,9 +8,8 @@ reported with its error. All are judged by the same rules, from what they show: 
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +17,12 @@ from statistics import median
 from typing import TypeVar
 
 from rich.console import Console
-from rich.table import Table
 
 from app.bench import peer_arms
 from app.bench.capacity import warm_up_s
 from app.bench.clips import load_clips
 from app.bench.load import Part, run_load
-from app.bench.machine import describe_machine
+from app.bench.machine import Machine, describe_machine
 from app.bench.peer_arms import Arm
 from app.bench.peer_environment import PeerUnavailable, Weights, prepare_weights
 from app.bench.peer_files import (
@@ -37,7 +35,7 @@ from app.bench.peer_files import (
 from app.bench.point import Quality, judge
 from app.bench.process import CpuUse, ServerFailed, cpu_times, free_port, last_lines, peak_memory_mb, running
 from app.bench.reference import KnownClip, know_clips
-from app.bench.report import TABLE_WIDTH
+from app.bench.report import TABLE_WIDTH, Report
 from app.bench.streams import compose
 from engine.config import EngineConfig
 
@@ -112,7 +110,7 @@ class Measured:
         return self.quality is None or not self.quality.word.p95 <= _HOPELESS * _WORD_BOUND_S
 
 
-def run(options: Options, *, output: Path | None = None) -> None:
+def run(options: Options, *, output: Path | None = None, files_output: Path | None = None) -> None:
     """Measure everything, print the tables and, if asked, write them as JSON."""
     machine = describe_machine()
     console = Console(width=max(TABLE_WIDTH, Console().width), highlight=False)
@@ -122,25 +120,15 @@ def run(options: Options, *, output: Path | None = None) -> None:
     arms, unavailable = _available(_arm_makers(options, weights), options, console)
     console.print("\n".join(f"{arm.name}: {arm.settings}" for arm in arms))
     live = _measure_live(arms, known, options, console)
-    console.print(live_table(live))
-    files: list[FileResult] = []
-    if options.file_minutes:
-        transcribers, missing = _available(_transcriber_makers(options, weights), options, console)
-        unavailable |= missing
-        n_files = max(1, round(options.file_minutes / 5))
-        long = compose(known, n_streams=n_files, duration_s=60 * options.file_minutes / n_files, seed=options.seed)
-        files = measure_files(long, transcribers, n_rounds=options.n_rounds)
-        console.print(files_table(files))
-    if output:
-        report = {
-            "machine": asdict(machine),
-            "options": asdict(options),
-            "arms": {arm.name: arm.settings for arm in arms},
-            "unavailable": unavailable,
-            "live": [asdict(measured) | {"in_time": measured.in_time} for measured in live],
-            "files": [asdict(result) for result in files],
-        }
-        output.write_text(json.dumps(report, indent=2, default=str) + "\n", encoding="utf-8")
+    arm_settings = {arm.name: arm.settings for arm in arms}
+    live_report(live, machine, options, arm_settings, unavailable).publish(output)
+    if not options.file_minutes:
+        return
+    transcribers, missing = _available(_transcriber_makers(options, weights), options, console)
+    n_files = max(1, round(options.file_minutes / 5))
+    long = compose(known, n_streams=n_files, duration_s=60 * options.file_minutes / n_files, seed=options.seed)
+    files = measure_files(long, transcribers, n_rounds=options.n_rounds)
+    files_report(files, machine, options, missing).publish(files_output)
 
 
 def _arm_makers(options: Options, weights: Weights) -> dict[str, Callable[[], Arm]]:
@@ -258,46 +246,76 @@ def _sentence(one: Measured) -> str:
     return f"{one.arm}, {one.n_streams} streams: word delay p95 {quality.word.p95:.2f} s{'; '.join(['', *troubles])}"
 
 
-def live_table(measured: Sequence[Measured]) -> Table:
-    """One line per server and N speakers; medians over rounds, delays in s."""
-    table = Table(box=None, title="live: from the end of a word, or of a phrase, to its showing; to its being final")
-    columns = "N|server|in time|word p50|p95|phrase p95|final p95|drift/min|WER %|offline|shown %|CPU %|MB"
-    for heading in columns.split("|"):
-        table.add_column(heading, justify="left" if heading == "server" else "right", no_wrap=True)
-    groups: dict[tuple[int, str], list[Measured]] = {}
+def live_report(
+    measured: Sequence[Measured],
+    machine: Machine,
+    options: Options,
+    arms: Mapping[str, str],
+    unavailable: Mapping[str, str],
+) -> Report:
+    """One line per server and N speakers; medians over rounds, delays in s.
+
+    Args:
+        arms: settings of each server.
+        unavailable: servers that could not be made, with the reason.
+    """
+    groups: dict[tuple[str, int], list[Measured]] = {}
     for one in measured:
-        groups.setdefault((one.n_streams, one.arm), []).append(one)
-    for (n_streams, arm), group in groups.items():
-        good = [one.quality for one in group if one.quality]
-        if not good:
-            table.add_row(str(n_streams), arm, "failed")
-            continue
-        table.add_row(
-            str(n_streams),
-            arm,
-            f"{sum(one.in_time for one in group)}/{len(group)}",
-            f"{median(q.word.p50 for q in good):.2f}",
-            f"{median(q.word.p95 for q in good):.2f}",
-            f"{median(q.phrase_shown.p95 for q in good):.2f}",
-            f"{median(q.phrase_final.p95 for q in good):.2f}",
-            f"{median(q.drift_s_per_min for q in good):+.2f}",
-            f"{100 * median(q.wer for q in good):.1f}",
-            f"{100 * median(q.offline_wer for q in good):.1f}",
-            f"{100 * median(q.words_shown for q in good):.0f}",
-            f"{median(one.cpu.server_percent for one in group if one.cpu):.0f}" if group[0].cpu else "-",
-            f"{max(one.peak_memory_mb or 0 for one in group):.0f}",
-        )
-    return table
+        groups.setdefault((one.arm, one.n_streams), []).append(one)
+    about = [f"{name}: {settings}" for name, settings in arms.items()]
+    about += [f"{name} did not run: {reason}" for name, reason in unavailable.items()]
+    return Report(
+        title="Live, beside others: from the end of a word to its showing, from the end of a phrase to its final",
+        command="tickscribe bench peers",
+        machine=machine,
+        setting=f"{options.engine.model}, {options.duration_s:.0f} s, {options.n_rounds} round(s); {'; '.join(about)}",
+        headings=tuple("server|speakers|in time|word p50|p95|final p95|drift/min|WER %|offline|CPU %|MB".split("|")),
+        cells=tuple(_live_cells(arm, n_streams, group) for (arm, n_streams), group in groups.items()),
+        rows=tuple(asdict(one) | {"in_time": one.in_time} for one in measured),
+    )
 
 
-def files_table(results: Sequence[FileResult]) -> Table:
+def _live_cells(arm: str, n_streams: int, group: Sequence[Measured]) -> tuple[str, ...]:
+    good = [one.quality for one in group if one.quality]
+    if not good:
+        return (arm, str(n_streams), "failed", *"--------")
+    return (
+        arm,
+        str(n_streams),
+        f"{sum(one.in_time for one in group)}/{len(group)}",
+        f"{median(q.word.p50 for q in good):.2f}",
+        f"{median(q.word.p95 for q in good):.2f}",
+        f"{median(q.phrase_final.p95 for q in good):.2f}",
+        f"{median(q.drift_s_per_min for q in good):+.2f}",
+        f"{100 * median(q.wer for q in good):.1f}",
+        f"{100 * median(q.offline_wer for q in good):.1f}",
+        f"{median(one.cpu.server_percent for one in group if one.cpu):.0f}" if group[0].cpu else "-",
+        f"{max(one.peak_memory_mb or 0 for one in group):.0f}",
+    )
+
+
+def files_report(
+    results: Sequence[FileResult], machine: Machine, options: Options, unavailable: Mapping[str, str]
+) -> Report:
     """One line per arm; medians over rounds."""
-    table = Table(box=None, title="files")
-    for heading in "arm|seconds|RTF|times real time|WER %".split("|"):
-        table.add_column(heading, justify="left" if heading == "arm" else "right")
-    for name in dict.fromkeys(result.name for result in results):
-        group = [result for result in results if result.name == name]
-        rtf = median(result.rtf for result in group)
-        seconds, wer = median(result.seconds for result in group), median(result.wer for result in group)
-        table.add_row(name, f"{seconds:.1f}", f"{rtf:.4f}", f"{1 / rtf:.1f}", f"{100 * wer:.2f}")
-    return table
+    groups: dict[str, list[FileResult]] = {}
+    for result in results:
+        groups.setdefault(result.name, []).append(result)
+    setting = f"{options.engine.model}, {options.file_minutes:g} minutes of audio, {options.n_rounds} round(s)"
+    return Report(
+        title="Files, beside others",
+        command="tickscribe bench peers",
+        machine=machine,
+        setting="; ".join([setting, *(f"{name} did not run: {reason}" for name, reason in unavailable.items())]),
+        headings=("arm", "seconds", "times real time", "WER %"),
+        cells=tuple(
+            (
+                name,
+                f"{median(result.seconds for result in group):.1f}",
+                f"{1 / median(result.rtf for result in group):.1f}",
+                f"{100 * median(result.wer for result in group):.2f}",
+            )
+            for name, group in groups.items()
+        ),
+        rows=tuple(asdict(result) for result in results),
+    )

@@ -13,12 +13,16 @@ import pytest
 
 from app.bench.delays import Distribution
 from app.bench.load import LoadError, Message
+from app.bench.machine import Machine
 from app.bench.peer_dialects import WhisperLiveDialect, WhisperLiveKitDialect
 from app.bench.peer_environment import ctranslate2_folder, prepare_weights
 from app.bench.peer_files import FileResult
-from app.bench.peers import Measured, files_table, live_table
+from app.bench.peers import Measured, Options, files_report, live_report
 from app.bench.point import Quality
+from engine.config import EngineConfig
 from engine.registry import ResolvedModel, Source
+
+MACHINE = Machine("a processor", 2, None, "3.11", "2.13", "0.1")
 
 
 def message(at_s: float, **fields: object) -> Message:
@@ -115,9 +119,13 @@ def test_only_the_hopeless_are_spared_more_speakers() -> None:
 
 def test_tables_have_a_line_per_server_and_number_even_for_those_that_failed() -> None:
     rounds = [Measured("a", 1, served()), Measured("a", 1, served()), Measured("b", 1, failure="it ended")]
-    assert live_table(rounds).row_count == 2
+    options = Options(EngineConfig(), Path(), Path())
+    live = live_report(rounds, MACHINE, options, {"a": "defaults"}, {"c": "no such package"})
+    assert [cells[:3] for cells in live.cells] == [("a", "1", "2/2"), ("b", "1", "failed")]
+    assert all(len(cells) == len(live.headings) for cells in live.cells)
+    assert "c did not run: no such package" in live.setting
     results = [FileResult("a", 2.0, 0.1, 0.05), FileResult("a", 3.0, 0.15, 0.05)]
-    assert files_table(results).row_count == 1
+    assert files_report(results, MACHINE, options, {}).cells == (("a", "2.5", "8.0", "5.00"),)
 
 
 def test_weights_are_written_as_peers_read_them(tmp_path: Path) -> None:
