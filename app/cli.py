@@ -397,6 +397,7 @@ def bench_capacity(
         list[str] | None, typer.Argument(metavar="[-- FLAGS...]", help="Further flags of serve, behind two dashes.")
     ] = None,
     model: ModelName = _DEFAULTS.model,
+    stability: ShownWords = Stability.BALANCED,
     device: DeviceName = _DEFAULTS.device,
     pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
     url: Annotated[
@@ -422,6 +423,7 @@ def bench_capacity(
             engine=EngineConfig(model=model, device=device, pause_ms=pause_ms),
             manifest=manifest,
             flags=tuple(flags or ()),
+            stability=stability,
             url=url,
             n_streams=tuple(streams or ()),
             max_streams=max_streams,

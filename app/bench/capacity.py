@@ -31,6 +31,7 @@ from app.bench.report import TABLE_WIDTH
 from app.bench.scrape import Work
 from app.bench.streams import compose, most_heard, speech_share
 from engine.config import EngineConfig
+from engine.types import Stability
 
 _IDLE_TIMEOUT_S = 180.0  # for a server that was overloaded to answer all it holds
 _RETRY_S = 0.5
@@ -59,6 +60,7 @@ class Options:
     Attributes:
         engine: model and pause; what the server is started with, and what decodes the recordings offline.
         flags: further flags of `tickscribe serve`.
+        stability: what the speakers want to be shown.
         url: a server that runs already; None starts one.
         n_streams: measure these; none searches for the largest that is served in time.
         max_streams: the search goes no further.
@@ -67,6 +69,7 @@ class Options:
     engine: EngineConfig
     manifest: Path
     flags: tuple[str, ...] = ()
+    stability: Stability = Stability.BALANCED
     url: str | None = None
     n_streams: tuple[int, ...] = ()
     max_streams: int = 256
@@ -107,7 +110,7 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
     known = know_clips(clips, options.engine)
     setting = (
         f"{options.engine.model}, {len(clips)} recordings of {options.manifest}, {options.duration_s:.0f} s, "
-        f"seed {options.seed}, flags {' '.join(options.flags) or '-'}"
+        f"seed {options.seed}, stability {options.stability}, flags {' '.join(options.flags) or '-'}"
     )
     console.print(setting)
     with _server(options) as (url, process):
@@ -190,7 +193,10 @@ def measure_point(
     pid = process.pid if process else None
     _until_idle(url)
     counted, used = scrape.fetch(_http(url, "/metrics")), cpu_times(pid)
-    traces = run_load(native.NativeDialect(url), [Part(stream.offset_s, stream.audio) for stream in streams])
+    traces = run_load(
+        native.NativeDialect(url, stability=options.stability),
+        [Part(stream.offset_s, stream.audio) for stream in streams],
+    )
     used_after, counted_after = cpu_times(pid), scrape.fetch(_http(url, "/metrics"))
     quality = judge(streams, traces, [_heard(trace) for trace in traces], warm_up_s=warm_up_s(options.duration_s))
     since = warm_up_s(options.duration_s)

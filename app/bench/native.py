@@ -24,7 +24,7 @@ from app.messages import (
     encode,
 )
 from engine.config import EngineConfig
-from engine.types import EndReason, Samples
+from engine.types import EndReason, Samples, Stability
 
 
 def serve_command(engine: EngineConfig, port: int, *, max_sessions: int, flags: Sequence[str] = ()) -> list[str]:
@@ -55,11 +55,12 @@ class NativeDialect:
 
     url: str
     language: str | None = "en"
+    stability: Stability = Stability.BALANCED
     quiet_s: float | None = None  # `closed` is the last message
 
     async def greet(self, socket: ClientConnection, number: int) -> None:
         """Start, and wait for `ready`."""
-        await socket.send(encode(Start(language=self.language)))
+        await socket.send(encode(Start(language=self.language, stability=self.stability.value)))
         answer = decode_server_message(await socket.recv())
         if not isinstance(answer, ReadyMessage):
             raise LoadError(f"instead of a greeting came {answer}")

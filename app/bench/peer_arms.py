@@ -18,6 +18,7 @@ from app.bench.load import Dialect, Message, Trace
 from app.bench.peer_dialects import WhisperLiveDialect, WhisperLiveKitDialect
 from app.bench.peer_environment import Weights, install
 from app.bench.point import Heard
+from engine.types import Stability
 
 _MANY = 1000
 
@@ -65,8 +66,8 @@ class Arm:
     heard: Callable[[Trace], Heard]
 
 
-def ours(model: str, pause_ms: int, flags: Sequence[str]) -> Arm:
-    """This project's server."""
+def ours(model: str, pause_ms: int, flags: Sequence[str], stability: Stability) -> Arm:
+    """This project's server; with `Stability.FAST` it shows every word at once, as the others do."""
 
     def command(port: int) -> list[str]:
         named = ["--port", str(port), "--model", model, "--pause-ms", str(pause_ms), "--max-sessions", str(_MANY)]
@@ -77,11 +78,11 @@ def ours(model: str, pause_ms: int, flags: Sequence[str]) -> Arm:
         return Heard(native.to_updates(trace.messages), trace.fault or native.fault(trace.messages))
 
     return Arm(
-        name="tickscribe",
+        name=f"tickscribe {stability}",
         settings=" ".join(flags) or "defaults",
         command=command,
         ready_url="http://127.0.0.1:{port}/readyz",
-        dialect=lambda port: native.NativeDialect(f"ws://127.0.0.1:{port}/v1/stream"),
+        dialect=lambda port: native.NativeDialect(f"ws://127.0.0.1:{port}/v1/stream", stability=stability),
         heard=heard,
     )
 

@@ -38,6 +38,7 @@ from app.bench.reference import KnownClip, know_clips
 from app.bench.report import TABLE_WIDTH, Report
 from app.bench.streams import compose
 from engine.config import EngineConfig
+from engine.types import Stability
 
 _Made = TypeVar("_Made")
 
@@ -146,7 +147,8 @@ def _arm_makers(options: Options, weights: Weights) -> dict[str, Callable[[], Ar
         )
 
     makers: dict[str, Callable[[], Arm]] = {
-        "tickscribe": lambda: peer_arms.ours(engine.model, engine.pause_ms, options.flags)
+        f"tickscribe {stability}": partial(peer_arms.ours, engine.model, engine.pause_ms, options.flags, stability)
+        for stability in (Stability.BALANCED, Stability.FAST)
     }
     for n in options.peer_threads:
         makers[f"whisper-live default t{n}"] = partial(live, False, n)
