@@ -21,6 +21,8 @@ _ZERO_POINT = 128
 _SCALE = 2.0 / (_LEVELS - 1)  # -1 falls on 1, +1 on 255
 _LEAST_PEAK = 1e-8  # of a row of zeros
 
+_linear = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+
 
 class QuantisedLinear(nn.Module):
     """Stands for an nn.Linear; int8 weights, float32 in and out."""
@@ -39,13 +41,10 @@ class QuantisedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) float32 -> (..., N) float32."""
-        # Two plain passes: aminmax takes 20 times as long, and a norm 5 times.
-        peak = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True)).clamp_(min=_LEAST_PEAK)
-        product: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            x * peak.reciprocal(), _SCALE, _ZERO_POINT, self._packed
-        )
-        product *= peak
-        return product if self._bias is None else product.add_(self._bias)
+        # abs and amax: aminmax takes 20 times as long, a norm 5 times.
+        peak = x.abs().amax(-1, keepdim=True).clamp_(min=_LEAST_PEAK)
+        product: Tensor = _linear(x / peak, _SCALE, _ZERO_POINT, self._packed)
+        return product.mul_(peak) if self._bias is None else torch.addcmul(self._bias, product, peak)
 
 
 def is_available() -> bool:
