@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidPro
 from app.messages import (
     CLOSE_CODES,
     ClosedMessage,
+    DebugMessage,
     EndOfSession,
     ErrorCode,
     ErrorMessage,
@@ -43,7 +44,7 @@ CLOSE_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 120.0  # between two messages once everything is sent: as long as the audio a server may hold back
 _TRY_LATER = CLOSE_CODES[ErrorCode.SERVER_FULL]
 
-StreamEvent = SpeechStartedMessage | PartialMessage | FinalMessage | WarningMessage
+StreamEvent = SpeechStartedMessage | PartialMessage | FinalMessage | DebugMessage | WarningMessage
 
 
 class ClientError(Exception):

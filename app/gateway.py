@@ -38,7 +38,7 @@ from app.protocol import Connection, fault_of
 from app.settings import check_settings
 from app.telemetry import Latency, Outcome, Telemetry
 from engine.engine import ModelInfo
-from engine.types import SAMPLE_RATE, CloseReason, Final, Partial, Progress, Samples, SessionClosed
+from engine.types import SAMPLE_RATE, CloseReason, Final, Partial, Progress, Samples, SessionClosed, Suppressed
 
 logger = logging.getLogger(__name__)
 
@@ -199,6 +199,8 @@ class Gateway:
             await self._send(connection.ready())
             while not isinstance(event := await session.next_event(), SessionClosed):
                 assert not isinstance(event, Progress), "the bridge keeps these"
+                if isinstance(event, Suppressed) and not connection.wants_debug:
+                    continue
                 await self._send(connection.send(event))
                 self._measure(session, event)
         except ClientGone as gone:

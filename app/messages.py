@@ -15,7 +15,7 @@ from types import MappingProxyType
 import msgspec
 
 from engine.errors import ConfigError
-from engine.types import SAMPLE_RATE, EndReason, SessionSettings, Stability, Task
+from engine.types import SAMPLE_RATE, EndReason, SessionSettings, Stability, SuppressReason, Task
 
 MAX_MESSAGE_BYTES = 1 << 20  # of one frame, text or audio
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 8_000, 96_000
@@ -113,8 +113,8 @@ class _ClientMessage(_Message, frozen=True, forbid_unknown_fields=True):
 class Start(_ClientMessage, frozen=True, tag="start"):
     """Open the session. Every field has a default.
 
-    `language` null detects it, `interim` false sends finals only; the rest is described at `SessionSettings`, which
-    also gives the defaults.
+    `language` null detects it, `interim` false sends finals only, `debug` true tells of text that was suppressed; the
+    rest is described at `SessionSettings`, which also gives the defaults.
     """
 
     format: str = AudioFormat.PCM16.value
@@ -131,6 +131,7 @@ class Start(_ClientMessage, frozen=True, tag="start"):
     prompt: str = ""
     hotwords: tuple[str, ...] = ()
     previous_text: bool = False
+    debug: bool = False
 
     @property
     def settings(self) -> SessionSettings:
@@ -230,6 +231,18 @@ class FinalMessage(_Message, frozen=True, tag="final"):
     words: tuple[WireWord, ...] = ()
 
 
+class DebugMessage(_Message, frozen=True, tag="debug"):
+    """A hypothesis that was kept from the text; only where `start` asks for it."""
+
+    utterance: int
+    reason: SuppressReason
+    text: str
+    start: float
+    end: float
+    avg_logprob: float
+    no_speech_prob: float
+
+
 class WarningMessage(_Message, frozen=True, tag="warning"):
     """Something the user should know; the session goes on."""
 
@@ -258,7 +271,14 @@ class ClosedMessage(_Message, frozen=True, tag="closed"):
 
 
 ServerMessage = (
-    ReadyMessage | SpeechStartedMessage | PartialMessage | FinalMessage | WarningMessage | ErrorMessage | ClosedMessage
+    ReadyMessage
+    | SpeechStartedMessage
+    | PartialMessage
+    | FinalMessage
+    | DebugMessage
+    | WarningMessage
+    | ErrorMessage
+    | ClosedMessage
 )
 
 _from_client = msgspec.json.Decoder(Start | Finish)

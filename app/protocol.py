@@ -25,6 +25,7 @@ from app.messages import (
     AudioFormat,
     ClientEvent,
     ClosedMessage,
+    DebugMessage,
     EndOfSession,
     ErrorCode,
     ErrorMessage,
@@ -44,7 +45,7 @@ from app.messages import (
     encode,
     quote,
 )
-from engine.types import SAMPLE_RATE, CloseReason, Final, Partial, SessionClosed, SpeechStarted
+from engine.types import SAMPLE_RATE, CloseReason, Final, Partial, SessionClosed, SpeechStarted, Suppressed
 
 
 class _State(Enum):
@@ -62,10 +63,12 @@ class Connection:
 
     Attributes:
         session_id: told to the client by `ready`.
+        wants_debug: the client asked to be told of text that was suppressed.
     """
 
     def __init__(self, *, session_id: str, model: str, languages: Iterable[str]) -> None:
         self.session_id = session_id
+        self.wants_debug = False
         self._model = model
         self._languages = tuple(languages)
         self._state = _State.AWAITING_START
@@ -108,6 +111,7 @@ class Connection:
                 f"{', '.join(self._languages)}. Leave language out to have it detected.",
             )
         self._state = _State.STREAMING
+        self.wants_debug = start.debug
         return start
 
     def _received_audio(self, data: bytes) -> Audio:
@@ -135,7 +139,7 @@ class Connection:
             )
         )
 
-    def send(self, event: SpeechStarted | Partial | Final | WarningMessage) -> str:
+    def send(self, event: SpeechStarted | Partial | Final | Suppressed | WarningMessage) -> str:
         """Say what the engine found, or what the user should know."""
         return self._encode(event if isinstance(event, WarningMessage) else _message_of(event))
 
@@ -183,7 +187,9 @@ def _check_audio_format(start: Start) -> None:
         )
 
 
-def _message_of(event: SpeechStarted | Partial | Final) -> SpeechStartedMessage | PartialMessage | FinalMessage:
+def _message_of(
+    event: SpeechStarted | Partial | Final | Suppressed,
+) -> SpeechStartedMessage | PartialMessage | FinalMessage | DebugMessage:
     match event:
         case SpeechStarted():
             return SpeechStartedMessage(utterance=event.utterance_id, start=_seconds(event.start))
@@ -214,6 +220,16 @@ def _message_of(event: SpeechStarted | Partial | Final) -> SpeechStartedMessage 
                     WireWord(w.text.strip(), _seconds(w.start), _seconds(w.end), round(w.probability, 3))
                     for w in event.words
                 ),
+            )
+        case Suppressed():
+            return DebugMessage(
+                utterance=event.utterance_id,
+                reason=event.reason,
+                text=event.text,
+                start=_seconds(event.start),
+                end=_seconds(event.end),
+                avg_logprob=round(event.avg_logprob, 3),
+                no_speech_prob=round(event.no_speech_prob, 3),
             )
         case _:
             assert_never(event)

@@ -106,6 +106,7 @@ class _Metrics:
         self.errors = counter("errors", "Conversations ended by an error", "code")
         self.ticks = counter("ticks", "Rounds of the engine")
         self.retries = counter("retries", "Windows run again with full context because their text looked wrong")
+        self.suppressed = counter("suppressed", "Hypotheses that were kept from the text", "reason")
         self.tick = histogram("tick_duration_seconds", "One round of the engine", _SECONDS_BUCKETS)
         self.encoder_batch = histogram(
             "encoder_batch_size", "Windows per tick in which the encoder ran", _BATCH_BUCKETS
@@ -192,6 +193,8 @@ class Telemetry:
         metrics.tick.observe(stats.duration_ms / 1000)
         metrics.tokens.inc(stats.decode_tokens)
         metrics.retries.inc(stats.retries)
+        for reason in stats.suppressed:
+            metrics.suppressed.labels(reason).inc()
         metrics.queue_depth.set(stats.waiting)
         for wait_ms in stats.queue_wait_ms:
             metrics.queue_wait.observe(wait_ms / 1000)

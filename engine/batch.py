@@ -57,12 +57,16 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class Effort:
-    """What a tick cost and gained; `TickStats` explains the fields."""
+    """What a tick cost and gained; `TickStats` explains the fields.
+
+    Attributes:
+        retried: what was decoded but looked wrong, and waits to be decoded again.
+    """
 
     encoder: EncoderEffort = field(default_factory=EncoderEffort)
     decode_ms: float = 0.0
     decode_rows: int = 0
-    retries: int = 0
+    retried: list[Sequence] = field(default_factory=list)
     tokens: int = 0
     passes: int = 0
     greedy_passes: int = 0
@@ -101,7 +105,7 @@ def _run_round(
     finished = scheduler.retry(ended)
     runner.align(finished)
     scheduler.release(finished)
-    effort.retries += len(ended) - len(finished)
+    effort.retried += [sequence for sequence in ended if sequence not in finished]
     effort.greedy_passes += sum(len(sequence.tokens) + 1 for sequence in finished)
     for sequence in finished:
         on_finished(sequence)

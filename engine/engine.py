@@ -22,6 +22,7 @@ from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import EngineConfig
 from engine.endpoint import EndpointRules
 from engine.errors import UnknownSession
+from engine.guards import retry_reason
 from engine.registry import load_model
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler, Sequence
@@ -36,6 +37,8 @@ from engine.types import (
     Samples,
     SessionClosed,
     SessionSettings,
+    Suppressed,
+    SuppressReason,
     TickStats,
     Window,
 )
@@ -153,8 +156,10 @@ class Engine:
         for sequence in admitted:
             self._streams[sequence.request.session_id].session.start(sequence.request)
         effort = run_tick(self._scheduler, self._runner, admitted, lambda sequence: self._apply(sequence, events))
+        self._tell_retries(effort.retried, events)
         events += self._close_done()
-        return events, self._stats(now, started, admitted, effort)
+        suppressed = tuple(event.reason for _, event in events if isinstance(event, Suppressed))
+        return events, self._stats(now, started, admitted, effort, suppressed)
 
     def _listen(self, events: list[SessionEvent]) -> None:
         """Let the speech detector hear what is new, all sessions in one batch."""
@@ -195,6 +200,14 @@ class Engine:
             events += _tagged(stream.session, self._forget_final(stream.session, told))
         self._fresh = True  # the session may want its next request
 
+    def _tell_retries(self, retried: list[Sequence], events: list[SessionEvent]) -> None:
+        for sequence in retried:
+            stream = self._streams.get(sequence.request.session_id)
+            if stream is not None:
+                hypothesis = sequence.to_hypothesis()
+                reason = retry_reason(hypothesis.finish_reason)
+                events.append((stream.session.id, stream.session.suppressed(sequence.request, hypothesis, reason)))
+
     @contextmanager
     def _isolated(self, stream: _Stream, events: list[SessionEvent]) -> Iterator[None]:
         """A fault inside the block is this session's alone: it closes with a reason, the others go on."""
@@ -218,7 +231,14 @@ class Engine:
             raise UnknownSession(f"Session {session_id} is not open.")
         return self._streams[session_id]
 
-    def _stats(self, now: float, started: float, admitted: list[Sequence], effort: Effort) -> TickStats:
+    def _stats(
+        self,
+        now: float,
+        started: float,
+        admitted: list[Sequence],
+        effort: Effort,
+        suppressed: tuple[SuppressReason, ...],
+    ) -> TickStats:
         self._n_ticks += 1
         return TickStats(
             tick=self._n_ticks,
@@ -231,13 +251,14 @@ class Engine:
             encoder_runs=effort.encoder.runs,
             encoder_positions=effort.encoder.positions,
             encoder_ms=effort.encoder.ms,
-            retries=effort.retries,
+            retries=len(effort.retried),
             decode_rows=effort.decode_rows,
             decode_ms=effort.decode_ms,
             decode_tokens=effort.tokens,
             passes=effort.passes,
             greedy_passes=effort.greedy_passes,
             queue_wait_ms=tuple(1000 * (now - s.request.ready_at) for s in admitted),
+            suppressed=suppressed,
         )
 
     # ------------------------------------------------------------------------------------------ start-up

@@ -2,14 +2,16 @@
 
 Whisper now and then falls into a loop, above all where its context is not what it was trained on. Loops are stopped
 while they are decoded, and a window whose text looks wrong is run once more with the full 30-second context (the
-scheduler does it). Pure functions of tokens.
+scheduler does it). Where nobody speaks it writes what often stood under such sounds in training; the session keeps
+that from the text. Pure functions of tokens and probabilities; no lists of phrases, which somebody may really say.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from engine.types import Hypothesis
+from engine.types import FinishReason, Hypothesis, SuppressReason
 
 _LONGEST_PERIOD = 24  # tokens: a sentence
 _LEAST_SPAN = 16  # tokens that a loop has to fill: "no, no, no, no" is speech
@@ -18,6 +20,8 @@ _LEAST_SCORED = 5  # tokens
 _LEAST_LOGPROB = -1.0  # mean per token, as in openai/whisper, transcribe.py
 _ECHO_RUN = 3  # tokens
 _ECHO_SHARE = 0.8
+_DOUBTED_NO_SPEECH_PROB = 0.3
+_LEAST_SPEECH_LOGPROB = -1.4
 _ECHO_NO_SPEECH_PROB = 0.3
 _ECHO_LOGPROB = -0.7
 
@@ -47,6 +51,43 @@ def without_loop(tokens: Sequence[int], *, n_kept: int = 0) -> list[int]:
 def is_unlikely(avg_logprob: float, n_tokens: int) -> bool:
     """Whether the model itself hardly believes its text; a few tokens tell nothing."""
     return n_tokens >= _LEAST_SCORED and avg_logprob < _LEAST_LOGPROB
+
+
+def retry_reason(finish_reason: FinishReason) -> SuppressReason:
+    """Why a window that is to be decoded again looked wrong."""
+    match finish_reason:
+        case FinishReason.LOOP:
+            return SuppressReason.LOOP
+        case FinishReason.TOKEN_LIMIT:
+            return SuppressReason.TOO_LONG
+        case FinishReason.END_OF_TEXT:
+            return SuppressReason.UNLIKELY
+
+
+def suppress_reason(hypothesis: Hypothesis, prompt: Sequence[int]) -> SuppressReason | None:
+    """Why the text of an utterance of which nothing is committed is no text; None where it is one.
+
+    Args:
+        hypothesis: decoded without a forced prefix, so that its probabilities are those of the whole window.
+        prompt: what the model was told to have been said before.
+    """
+    if not hypothesis.tokens:
+        return None
+    if is_no_speech(hypothesis):
+        return SuppressReason.NO_SPEECH
+    return SuppressReason.PROMPT_ECHO if echoes(hypothesis, prompt) else None
+
+
+def is_no_speech(hypothesis: Hypothesis) -> bool:
+    """Whether the model takes the window for no speech and does not make up for it by the certainty of its text.
+
+    Whisper's own rule asks for both, each against a bound of its own (openai/whisper, transcribe.py). Here the
+    probability of speech and the mean probability per token are multiplied, so that one makes up for the other.
+    """
+    if hypothesis.no_speech_prob < _DOUBTED_NO_SPEECH_PROB:
+        return False
+    speech_logprob = math.log(max(1 - hypothesis.no_speech_prob, 1e-6))
+    return speech_logprob + hypothesis.avg_logprob < _LEAST_SPEECH_LOGPROB
 
 
 def echoes(hypothesis: Hypothesis, prompt: Sequence[int]) -> bool:

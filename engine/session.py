@@ -27,7 +27,7 @@ from engine.agreement import Agreement, TokenWord, same_word
 from engine.audio import AudioBuffer
 from engine.cutting import CutRules, choose_cut, to_segments
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
-from engine.guards import echoes
+from engine.guards import suppress_reason
 from engine.history import History
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
@@ -44,14 +44,14 @@ from engine.types import (
     Samples,
     SessionSettings,
     SpeechStarted,
+    Suppressed,
+    SuppressReason,
     Window,
     Word,
 )
 
 _HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
 _PROGRESS_STEP = SAMPLE_RATE // 2
-_NO_SPEECH_PROB = 0.6  # Whisper's own rule for "no speech": both must hold (openai/whisper, transcribe.py)
-_NO_SPEECH_LOGPROB = -1.0
 
 
 class Vocabulary(Protocol):
@@ -310,15 +310,33 @@ class Session:
         if utterance is None:
             return []  # overtaken by a newer request
         utterance.in_flight = None
-        self._note_language(utterance, request, hypothesis)
+        told: list[Event] = []
+        reason = None if request.prefix else suppress_reason(hypothesis, self._history.prompt)
+        if reason is None:
+            self._note_language(utterance, request, hypothesis)
+        else:
+            told.append(self.suppressed(request, hypothesis, reason))
+            hypothesis = without_text(hypothesis)
         hypothesis = self._observe(utterance, request, hypothesis)
         utterance.answered = (request, hypothesis)
         if self._gives_final(utterance, request):
             self._finalise(utterance, hypothesis)
-            return self._emit_finals()
+            return told + self._emit_finals()
         if self._must_cut(utterance, request.window):
-            return self._cut(utterance, request.window, hypothesis)
-        return self._emit_partial(utterance, request.window, hypothesis)
+            return told + self._cut(utterance, request.window, hypothesis)
+        return told + self._emit_partial(utterance, request.window, hypothesis)
+
+    def suppressed(self, request: Request, hypothesis: Hypothesis, reason: SuppressReason) -> Suppressed:
+        """Return what tells of a hypothesis that does not come into the text."""
+        return Suppressed(
+            utterance_id=request.utterance_id,
+            reason=reason,
+            text=self._vocabulary.decode(hypothesis.tokens).strip(),
+            start=request.window.start,
+            end=request.window.end,
+            avg_logprob=hypothesis.avg_logprob,
+            no_speech_prob=hypothesis.no_speech_prob,
+        )
 
     def _note_language(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> None:
         utterance.heard_language = hypothesis.language
@@ -329,8 +347,6 @@ class Session:
 
     def _observe(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> Hypothesis:
         """Commit what is stable; return the hypothesis with words in the form in which they were heard first."""
-        if not request.prefix and echoes(hypothesis, self._history.prompt):
-            hypothesis = without_text(hypothesis)
         n_prefix = len(request.prefix)
         fresh = [
             tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
@@ -369,9 +385,6 @@ class Session:
 
     def _finalise(self, utterance: Utterance, hypothesis: Hypothesis) -> None:
         assert utterance.end is not None
-        silent = hypothesis.no_speech_prob > _NO_SPEECH_PROB and hypothesis.avg_logprob < _NO_SPEECH_LOGPROB
-        if silent and not utterance.agreement.committed:
-            hypothesis = without_text(hypothesis)
         self._settle_text(hypothesis, hypothesis.tokens, utterance.end)
         utterance.final = self._final(utterance, hypothesis.tokens, hypothesis.words, hypothesis.language)
 

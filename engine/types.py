@@ -55,6 +55,16 @@ class FinishReason(StrEnum):
     LOOP = "loop"  # the text repeated itself; it is kept once
 
 
+class SuppressReason(StrEnum):
+    """Why a hypothesis was kept from the text."""
+
+    NO_SPEECH = "no_speech"  # the model takes the window for no speech, and is unsure of what it wrote
+    PROMPT_ECHO = "prompt_echo"  # a doubtful text that repeats the prompt
+    LOOP = "loop"  # it repeated itself; decoded again with full context, as are the next two
+    TOO_LONG = "too_long"  # more text than anybody says in that time
+    UNLIKELY = "unlikely"  # the model hardly believes it
+
+
 class Task(StrEnum):
     """What the decoder is asked to write."""
 
@@ -259,6 +269,19 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
+class Suppressed:
+    """A hypothesis that was kept from the text, as it was; [start, end) is its window."""
+
+    utterance_id: int
+    reason: SuppressReason
+    text: str
+    start: int
+    end: int
+    avg_logprob: float
+    no_speech_prob: float
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Flow control: every sample before `settled` is answered or known to be silence. Not sent to clients."""
 
@@ -273,7 +296,7 @@ class SessionClosed:
     message: str = ""
 
 
-Event = SpeechStarted | Partial | Final | Progress | SessionClosed
+Event = SpeechStarted | Partial | Final | Suppressed | Progress | SessionClosed
 
 
 # ----------------------------------------------------------------------------------------------- statistics
@@ -301,6 +324,7 @@ class TickStats:
         passes: passes of the decoder, prefill included.
         greedy_passes: passes that plain greedy decoding, one token each, would have taken for the windows that
             were finished; what forced prefixes and drafts save.
+        suppressed: one reason per hypothesis that was kept from the text, retries included.
     """
 
     tick: int
@@ -320,3 +344,4 @@ class TickStats:
     passes: int
     greedy_passes: int
     queue_wait_ms: tuple[float, ...] = field(default=())
+    suppressed: tuple[SuppressReason, ...] = ()

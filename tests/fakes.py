@@ -26,6 +26,8 @@ from engine.types import (
     SessionClosed,
     SessionSettings,
     SpeechStarted,
+    Suppressed,
+    SuppressReason,
     TickStats,
 )
 
@@ -41,6 +43,7 @@ MODEL = ModelInfo(
 )
 PAUSE_SAMPLES = SAMPLE_RATE // 2
 _LOUD = 0.01
+_FAINT = 0.001
 
 
 def loud(seconds: float, *, amplitude: float = 0.5) -> Samples:
@@ -75,6 +78,8 @@ class _Script:
 
 class ScriptedEngine:
     """Every second of loud audio is a word named by its amplitude; half a second of silence ends the utterance.
+
+    A chunk that is faint is heard as "you" and suppressed.
 
     Attributes:
         opened: settings of the sessions in the order in which they opened.
@@ -172,7 +177,11 @@ def _hear(script: _Script, samples: Samples) -> list[Event]:
     peak = float(np.max(np.abs(samples)))
     if peak <= _LOUD:
         script.n_silent += len(samples)
-        return _end_utterance(script, EndReason.PAUSE) if script.n_silent >= PAUSE_SAMPLES else []
+        if peak > _FAINT:
+            events.append(
+                Suppressed(script.utterance_id, SuppressReason.NO_SPEECH, "you", begin, script.n_heard, -1.5, 0.9)
+            )
+        return events + (_end_utterance(script, EndReason.PAUSE) if script.n_silent >= PAUSE_SAMPLES else [])
     script.n_silent = 0
     if script.start is None:
         script.start = begin
@@ -225,6 +234,7 @@ def make_tick_stats(
     decode_rows: int = 1,
     decode_tokens: int = 3,
     queue_wait_ms: tuple[float, ...] = (),
+    suppressed: tuple[SuppressReason, ...] = (),
 ) -> TickStats:
     """A tick that took 20 ms, 10 of them in the encoder."""
     return TickStats(
@@ -245,4 +255,5 @@ def make_tick_stats(
         decode_ms=5.0,
         decode_tokens=decode_tokens,
         queue_wait_ms=queue_wait_ms,
+        suppressed=suppressed,
     )

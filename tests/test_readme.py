@@ -47,6 +47,7 @@ async def test_the_python_example_transcribes(capsys: pytest.CaptureFixture[str]
         ("`speech_started`", messages.SpeechStartedMessage),
         ("`partial`", messages.PartialMessage),
         ("`final`", messages.FinalMessage),
+        ("`debug`, if asked for", messages.DebugMessage),
         ("`warning`, `error`", messages.ErrorMessage),
         ("`closed`", messages.ClosedMessage),
         ("`start`", messages.Start),

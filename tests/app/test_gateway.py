@@ -59,6 +59,17 @@ async def test_without_interim_there_are_no_partials() -> None:
         assert kinds(await hear_all(client)) == ["ready", "speech_started", "final", "closed"]
 
 
+@pytest.mark.parametrize("debug", ["true", "false"])
+async def test_suppressed_text_is_told_to_those_who_ask_for_it(debug: str) -> None:
+    async with serving() as served, served.connect() as client:
+        await client.send(f'{{"type":"start","debug":{debug}}}')
+        await say(client, loud(1.0, amplitude=0.005))
+        await client.send(FINISH)
+        messages = await hear_all(client)
+        assert kinds(messages) == (["ready", "debug", "closed"] if debug == "true" else ["ready", "closed"])
+        assert all(m["text"] == "you" and m["reason"] == "no_speech" for m in messages if m["type"] == "debug")
+
+
 async def test_a_query_starts_so_that_the_socket_may_begin_with_audio() -> None:
     async with serving() as served, served.connect("/v1/stream?format=float32&sample_rate=8000&channels=2") as client:
         await client.send(np.full((8_100, 2), 0.5, "<f4").tobytes())

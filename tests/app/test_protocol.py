@@ -13,6 +13,7 @@ from app.messages import (
     MAX_MESSAGE_BYTES,
     Audio,
     ClosedMessage,
+    DebugMessage,
     EndOfSession,
     ErrorCode,
     ErrorMessage,
@@ -42,6 +43,8 @@ from engine.types import (
     SessionClosed,
     SessionSettings,
     SpeechStarted,
+    Suppressed,
+    SuppressReason,
     Word,
 )
 
@@ -74,6 +77,7 @@ def test_start_has_a_default_for_every_field() -> None:
         prompt="",
         hotwords=(),
         previous_text=False,
+        debug=False,
     )
     assert isinstance(start, Start) and start.settings == SessionSettings()
 
@@ -236,6 +240,15 @@ SERVER_MESSAGES: list[ServerMessage] = [
         segments=(WireSegment("he hoped", 0.61, 4.2),),
         words=(WireWord("he", 0.61, 0.74, 0.98),),
     ),
+    DebugMessage(
+        utterance=0,
+        reason=SuppressReason.NO_SPEECH,
+        text="you",
+        start=0.61,
+        end=1.5,
+        avg_logprob=-1.2,
+        no_speech_prob=0.7,
+    ),
     WarningMessage(code=WarningCode.AUDIO_SUSPICIOUS, message="Is it float32?"),
     ErrorMessage(code=ErrorCode.AUDIO_FORMAT, message="Send whole samples."),
     ClosedMessage(reason=EndOfSession.FINISHED),
@@ -256,6 +269,20 @@ def test_a_client_overlooks_fields_that_later_servers_add() -> None:
     assert decode_server_message('{"type":"closed","reason":"finished","bill":3}') == ClosedMessage(
         reason=EndOfSession.FINISHED
     )
+
+
+def test_suppressed_text_is_written_with_the_probabilities_that_decided() -> None:
+    suppressed = Suppressed(2, SuppressReason.LOOP, "you", 9_760, 33_600, -1.23456, 0.87654)
+    assert json.loads(make_connection(START).send(suppressed)) == {
+        "type": "debug",
+        "utterance": 2,
+        "reason": "loop",
+        "text": "you",
+        "start": 0.61,
+        "end": 2.1,
+        "avg_logprob": -1.235,
+        "no_speech_prob": 0.877,
+    }
 
 
 def test_events_are_written_in_seconds_without_leading_spaces() -> None:

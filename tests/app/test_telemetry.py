@@ -21,6 +21,7 @@ from app.telemetry import (
     Telemetry,
     Viewer,
 )
+from engine.types import SuppressReason
 from tests.fakes import MODEL, make_tick_stats
 
 
@@ -69,6 +70,14 @@ def test_a_tick_is_counted_in_every_metric() -> None:
     assert value(telemetry, "decoder_tokens_total") == 12
     assert value(telemetry, "queue_wait_seconds_sum") == pytest.approx(0.4)
     assert value(telemetry, "queue_wait_seconds_count") == 2
+
+
+def test_every_suppressed_hypothesis_is_counted_by_its_reason() -> None:
+    telemetry = make_telemetry()
+    telemetry.ticked(make_tick_stats(suppressed=(SuppressReason.NO_SPEECH, SuppressReason.LOOP)))
+    telemetry.ticked(make_tick_stats(suppressed=(SuppressReason.NO_SPEECH,)))
+    assert value(telemetry, "suppressed_total", reason="no_speech") == 2
+    assert value(telemetry, "suppressed_total", reason="loop") == 1
 
 
 def test_sessions_audio_errors_and_latencies_are_counted() -> None:

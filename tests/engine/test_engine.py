@@ -26,9 +26,13 @@ from engine.types import (
     Event,
     Final,
     Partial,
+    Request,
     Samples,
     SessionClosed,
     SessionSettings,
+    Stability,
+    Suppressed,
+    SuppressReason,
     TickStats,
 )
 from tests.conftest import Clip, LoadClip
@@ -325,6 +329,25 @@ def test_a_fault_of_the_model_is_nobodys_own() -> None:
         show.settle()
 
 
+class LoopingDecoder(ScriptedDecoder):
+    """Says the same word without end."""
+
+    def tokens(self, request: Request) -> list[int]:
+        return [7] * 100
+
+
+def test_every_window_that_is_decoded_again_is_told_and_counted() -> None:
+    recording = record([Phrase(600, (300,) * 3)], trailing_ms=1000)
+    runner = ScriptedRunner({"a": LoopingDecoder(recording)})
+    show = Show(Engine(EngineConfig(n_slots=2), INFO, runner, LevelDetector(), WordVocabulary()))
+    show.open("a", settings=SessionSettings(interim=False))
+    show.stream({"a": [recording.samples]})
+    (told,) = [event for event in show.told["a"] if isinstance(event, Suppressed)]
+    assert (told.reason, told.text, told.utterance_id) == (SuppressReason.LOOP, "w7", 0)
+    assert [reason for stats in show.ticks for reason in stats.suppressed] == [SuppressReason.LOOP]
+    assert sum(stats.retries for stats in show.ticks) == 1
+
+
 # ------------------------------------------------------------------------------------------------ the real model
 
 
@@ -392,12 +415,37 @@ def test_cutting_speech_at_eight_seconds_costs_few_words(
     assert errors[8.0] <= errors[30.0] + 0.03
 
 
-@pytest.mark.parametrize("name", ["nonspeech/silence-10s.flac", "nonspeech/keyboard-typing.flac"])
-def test_where_nobody_speaks_nothing_is_written(engine: Engine, load_clip: LoadClip, name: str) -> None:
+NONSPEECH = ("silence-10s", "keyboard-typing", "phone-beeps-12s")
+
+
+def words_where_nobody_speaks(engine: Engine, load_clip: LoadClip, settings: SessionSettings) -> str:
+    """Everything that is shown of the recordings without speech, partials included."""
     show = Show(engine)
-    show.open("quiet")
-    show.stream({"quiet": Chunking(1000).split(load_clip(name))})
-    assert "".join(final.text for final in show.finals("quiet")) == ""
+    show.open(*NONSPEECH, settings=settings)
+    show.stream({name: Chunking(100).split(load_clip(f"nonspeech/{name}.flac")) for name in NONSPEECH})
+    shown = ""
+    for event in (event for told in show.told.values() for event in told):
+        match event:
+            case Partial():
+                shown += event.committed + event.tentative
+            case Final():
+                shown += event.text
+    return shown
+
+
+@pytest.mark.parametrize("interim", [True, False])
+@pytest.mark.parametrize("threshold", [0.5, 0.05])
+def test_where_nobody_speaks_nothing_is_written(
+    engine: Engine, load_clip: LoadClip, threshold: float, interim: bool
+) -> None:
+    """Also where nearly everything counts as speech."""
+    settings = SessionSettings(interim=interim, threshold=threshold, min_speech_ms=0, stability=Stability.FAST)
+    assert words_where_nobody_speaks(engine, load_clip, settings) == ""
+
+
+def test_a_multilingual_model_writes_nothing_where_nobody_speaks(base: Checkpoint, load_clip: LoadClip) -> None:
+    engine = build_engine(EngineConfig(model=base.name, device=Device.CPU, n_slots=4))
+    assert words_where_nobody_speaks(engine, load_clip, SessionSettings(stability=Stability.FAST)) == ""
 
 
 def test_japanese_is_shown_in_whole_characters(

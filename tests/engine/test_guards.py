@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.guards import is_unlikely, loop_period, without_loop
+from engine.guards import is_no_speech, is_unlikely, loop_period, without_loop
+from engine.types import FinishReason, Hypothesis
 
 phrases = st.lists(st.integers(0, 50), min_size=1, max_size=12)
 
@@ -27,6 +29,21 @@ def test_text_that_repeats_nothing_is_left_alone(tokens: list[int]) -> None:
 @given(word=st.integers(), repeats=st.integers(1, 8))
 def test_a_word_said_a_few_times_is_speech(word: int, repeats: int) -> None:
     assert loop_period([word] * repeats) == 0
+
+
+@pytest.mark.parametrize(
+    ("no_speech_prob", "avg_logprob", "expected"),
+    [
+        (0.95, -0.6, True),  # as certain as speech, but surely none
+        (0.6, -1.5, True),
+        (0.9, -0.1, False),  # every word is clear
+        (0.05, -1.6, False),  # unclear speech
+        (1.0, -0.1, True),
+    ],
+)
+def test_one_doubt_makes_up_for_the_other(no_speech_prob: float, avg_logprob: float, expected: bool) -> None:
+    hypothesis = Hypothesis((1,), avg_logprob, no_speech_prob, "en", FinishReason.END_OF_TEXT)
+    assert is_no_speech(hypothesis) is expected
 
 
 def test_a_few_tokens_are_never_unlikely() -> None:

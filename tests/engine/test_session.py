@@ -28,6 +28,8 @@ from engine.types import (
     SessionSettings,
     SpeechStarted,
     Stability,
+    Suppressed,
+    SuppressReason,
     Window,
     Word,
 )
@@ -474,27 +476,48 @@ def test_a_pause_right_at_the_end_of_a_full_window_does_not_stop_the_session() -
 # ------------------------------------------------------------------------------------------------ no speech
 
 
-def one_final(hypothesis: Hypothesis) -> Final:
-    """What becomes of the only hypothesis of an utterance."""
-    recording = record([Phrase(600, (300,) * 3)], trailing_ms=1000)
-    session = make_session(SessionSettings(interim=False))
+SILENCE = Hypothesis((1, 2), -1.5, 0.9, "en", FinishReason.END_OF_TEXT)
+
+
+def only_answer(settings: SessionSettings, hypothesis: Hypothesis) -> list[Event]:
+    """What comes of the first hypothesis of an utterance, which is also its last without partials."""
+    recording = record([Phrase(600, (300,) * 3)], trailing_ms=0 if settings.interim else 1000)
+    session = make_session(settings)
     session.accept(recording.samples)
     session.hear(LevelDetector().hear(session.unheard()))
     ((request,), _) = session.advance(0.0)
-    (final,) = session.apply(request, hypothesis)
-    assert isinstance(final, Final)
-    return final
+    return session.apply(request, hypothesis)
 
 
-@pytest.mark.parametrize(
-    ("no_speech_prob", "avg_logprob", "text"),
-    [(0.9, -1.5, ""), (0.9, -0.5, "w1"), (0.3, -1.5, "w1")],
-)
-def test_text_is_dropped_only_where_the_model_hears_no_speech_and_is_unsure(
-    no_speech_prob: float, avg_logprob: float, text: str
-) -> None:
-    final = one_final(Hypothesis((1,), avg_logprob, no_speech_prob, "en", FinishReason.END_OF_TEXT))
-    assert final.text == text
+def test_text_of_what_the_model_takes_for_no_speech_is_told_but_is_in_no_final() -> None:
+    told, final = only_answer(SessionSettings(interim=False), SILENCE)
+    assert isinstance(told, Suppressed) and isinstance(final, Final)
+    assert (told.reason, told.text, told.utterance_id) == (SuppressReason.NO_SPEECH, "w1 w2", 0)
+    assert (told.avg_logprob, told.no_speech_prob) == (-1.5, 0.9)
+    assert told.start == final.start and told.end > final.end, "it is the window: speech and a little silence"
+    assert (final.text, final.words) == ("", ())
+
+
+def test_text_of_what_the_model_takes_for_no_speech_is_never_shown() -> None:
+    settings = SessionSettings(stability=Stability.FAST)
+    (told,) = only_answer(settings, SILENCE)
+    assert isinstance(told, Suppressed)
+    (partial,) = only_answer(settings, replace(SILENCE, no_speech_prob=0.01, avg_logprob=-0.3))
+    assert isinstance(partial, Partial) and partial.tentative == " w1 w2"
+
+
+def test_what_is_committed_is_suppressed_by_no_doubt() -> None:
+    played = play(steady_speech(8, trailing_ms=100), BY_100_MS)
+    session = played.session
+    open_ = session._utterances[-1]
+    assert open_.agreement.committed
+    session.accept(np.zeros(ms(1000), dtype=np.float32))
+    session.hear(LevelDetector().hear(session.unheard()))
+    ((request,), _) = session.advance(0.0)
+    tokens = (*request.prefix, 77)
+    events = session.apply(request, Hypothesis(tokens, -3.0, 0.0, "en", FinishReason.END_OF_TEXT))
+    assert not any(isinstance(event, Suppressed) for event in events)
+    assert [event.text for event in events if isinstance(event, Final)] == [WordVocabulary().decode(tokens).strip()]
 
 
 def test_the_language_of_an_utterance_is_kept_once_two_seconds_have_told_it() -> None:
@@ -534,14 +557,11 @@ def test_every_request_of_an_utterance_is_told_the_same_prompt_and_text() -> Non
 
 @pytest.mark.parametrize(("no_speech_prob", "text"), [(0.5, ""), (0.01, "w7 w8")])
 def test_a_doubtful_hypothesis_that_repeats_the_prompt_is_no_text(no_speech_prob: float, text: str) -> None:
-    recording = record([Phrase(600, (300,) * 3)], trailing_ms=1000)
-    session = make_session(SessionSettings(interim=False, prompt="w6 w7 w8 w5"))
-    session.accept(recording.samples)
-    session.hear(LevelDetector().hear(session.unheard()))
-    ((request,), _) = session.advance(0.0)
     echo = Hypothesis((7, 8), -0.2, no_speech_prob, "en", FinishReason.END_OF_TEXT)
-    (final,) = session.apply(request, echo)
+    *told, final = only_answer(SessionSettings(interim=False, prompt="w6 w7 w8 w5"), echo)
     assert isinstance(final, Final) and final.text == text
+    reasons = [event.reason for event in told if isinstance(event, Suppressed)]
+    assert reasons == ([] if text else [SuppressReason.PROMPT_ECHO])
 
 
 def test_a_request_that_waits_is_asked_again_with_the_newest_audio() -> None:
