@@ -1,16 +1,29 @@
-"""When each word was said: dynamic time warping over cross-attention.
+"""When each word was said: dynamic time warping over cross-attention, and silence between words.
 
 Some heads of Whisper's decoder look at the audio of the token that they are about to predict; the checkpoint names
 them. The cheapest monotonic path through their weights gives each token its time (openai/whisper, timing.py; Giorgino
-2009 for the warping). Pure numpy; engine/runner.py supplies the weights.
+2009 for the warping). The path leaves no gaps: silence belongs to one of its neighbours, and a boundary beside it may
+lie a little inside a word. So a boundary moves to the silence near it, and silence belongs to no word. Pure numpy;
+engine/runner.py supplies the weights.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.types import POSITION_SAMPLES, Samples
+
 _MEDIAN_WIDTH = 7  # positions; as in openai/whisper
+_SILENT_BELOW_LOUD_DB = 35.0
+_SILENT_ABOVE_FLOOR_DB = 6.0
+_NEVER_SILENT_BELOW_LOUD_DB = 20.0  # where there is no pause in the window, its quietest sounds are no silence
+_LEAST_SILENCE = 5  # positions: the stop inside a word is shorter
+_REACH = 10  # positions that a boundary may move to a silence
+_REACH_OF_LAST = 25  # what sounds on behind the last word belongs to it
 
 
 def token_positions(weights: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -28,6 +41,58 @@ def token_positions(weights: NDArray[np.float32]) -> NDArray[np.int64]:
     normalised = (weights - mean) / np.maximum(deviation, 1e-6)
     score = median_filter(normalised).mean(axis=0)  # (n_rows, n_positions)
     return warp(-score)
+
+
+def word_spans(bounds: Sequence[int], silences: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Move the boundaries between words to the silences near them.
+
+    Args:
+        bounds: (n_words + 1,) non-decreasing positions; word i lasts from entry i to entry i + 1.
+        silences: first position and one past the last of each, in order (`find_silences`).
+
+    Returns:
+        First position of each word and one past its last; no word begins before the one before it has ended.
+    """
+    ends, starts = list[int](), list[int]()  # of what lies before and behind each boundary
+    for i, bound in enumerate(bounds):
+        reach = _REACH if i < len(bounds) - 1 else _REACH_OF_LAST
+        near = [silence for silence in silences if _distance(bound, silence) <= reach]
+        first, last = min(near, key=partial(_distance, bound), default=(bound, bound))
+        ends.append(first)
+        starts.append(last)
+    spans = list[tuple[int, int]]()
+    floor = 0
+    for i in range(len(bounds) - 1):
+        start, end = starts[i], ends[i + 1]
+        if start >= end:  # both boundaries lie at the same silence
+            start, end = bounds[i], bounds[i + 1]
+        start = max(start, floor)
+        floor = max(start, end)
+        spans.append((start, floor))
+    return spans
+
+
+def _distance(position: int, span: tuple[int, int]) -> int:
+    return max(span[0] - position, position - span[1], 0)
+
+
+def find_silences(audio: Samples) -> list[tuple[int, int]]:
+    """Return where a window is silent for 100 ms or longer: first position and one past the last.
+
+    Silent is what lies 35 dB below the loud parts, or little above the quietest ones.
+
+    Args:
+        audio: (n,) the window.
+    """
+    n_positions = len(audio) // POSITION_SAMPLES
+    frames = audio[: n_positions * POSITION_SAMPLES].reshape(n_positions, POSITION_SAMPLES)
+    levels = 10 * np.log10(np.square(frames).mean(axis=1) + 1e-10)  # dB
+    if not n_positions:
+        return []
+    floor, loud = np.percentile(levels, [5, 95])
+    quiet = max(loud - _SILENT_BELOW_LOUD_DB, min(floor + _SILENT_ABOVE_FLOOR_DB, loud - _NEVER_SILENT_BELOW_LOUD_DB))
+    edges = np.flatnonzero(np.diff(np.pad(levels < quiet, 1).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2) if b - a >= _LEAST_SILENCE]
 
 
 def median_filter(values: NDArray[np.float32]) -> NDArray[np.float32]:

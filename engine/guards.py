@@ -21,7 +21,7 @@ _LEAST_LOGPROB = -1.0  # mean per token, as in openai/whisper, transcribe.py
 _ECHO_RUN = 3  # tokens
 _ECHO_SHARE = 0.8
 _DOUBTED_NO_SPEECH_PROB = 0.3
-_LEAST_SPEECH_LOGPROB = -1.4
+_LEAST_SPEECH_LOGPROB = -1.6
 _ECHO_NO_SPEECH_PROB = 0.3
 _ECHO_LOGPROB = -0.7
 

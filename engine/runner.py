@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from engine import quantisation
-from engine.alignment import token_positions
+from engine.alignment import find_silences, token_positions, word_spans
 from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
@@ -311,8 +312,11 @@ class ModelRunner:
         window = sequence.request.window
         words = []
         taken = 0
-        for group in self.tokenizer.split_words(sequence.tokens, sequence.language):
-            start, end = (window.start + int(positions[i]) * POSITION_SAMPLES for i in (taken, taken + len(group)))
+        groups = self.tokenizer.split_words(sequence.tokens, sequence.language)
+        bounds = [int(positions[i]) for i in accumulate((len(group) for group in groups), initial=0)]
+        spans = word_spans(bounds, find_silences(sequence.request.audio))
+        for group, span in zip(groups, spans, strict=True):
+            start, end = (window.start + position * POSITION_SAMPLES for position in span)
             probability = float(np.mean(probabilities[taken : taken + len(group)]))
             text = self.tokenizer.decode(group)
             words.append(Word(text, tuple(group), min(start, window.end), min(end, window.end), probability))

@@ -418,7 +418,9 @@ class Session:
         if n_words is None:
             return self._emit_partial(utterance, window, hypothesis)  # there is room: look again a little later
         kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]
-        cut = rest[0].start if rest else window.end
+        cut = window.end
+        if rest:  # in the middle of the gap, so that neither word loses its edge
+            cut = (kept[-1].end + rest[0].start) // 2 if kept else rest[0].start
         self._close(cut, EndReason.MAX_LENGTH)
         tokens = [token for word in kept for token in word.tokens]
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)

@@ -30,7 +30,7 @@ class Clip:
     name: str  # such as "utterance/jfk-inaugural.flac"
     seconds: float
     language: str  # empty where nobody speaks
-    kind: str  # utterance, noisy, nonspeech or format
+    kind: str  # utterance, noisy, nonspeech, words or format
     reference: str
     speaker: str
 

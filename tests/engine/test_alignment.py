@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from engine.alignment import median_filter, token_positions, warp
+from engine.alignment import find_silences, median_filter, token_positions, warp, word_spans
+from engine.types import POSITION_SAMPLES
 
 costs = arrays.arrays(
     np.float32,
@@ -86,3 +87,45 @@ def test_the_median_is_taken_of_seven_neighbours(values: NDArray[np.float32]) ->
 def test_a_row_shorter_than_the_window_is_left_as_it_is() -> None:
     values = np.array([[3.0, 1.0, 2.0]], dtype=np.float32)
     np.testing.assert_array_equal(median_filter(values), values)
+
+
+def test_a_boundary_moves_to_the_silence_beside_it_which_belongs_to_no_word() -> None:
+    silences = [(0, 20), (50, 60), (90, 120)]
+    assert word_spans([0, 54, 95], silences) == [(20, 50), (60, 90)], "inside of silences"
+    assert word_spans([12, 47, 63, 100], silences) == [(20, 50), (47 + 3, 63), (63, 90)], "a little beside"
+
+
+def test_without_silence_words_keep_their_boundaries() -> None:
+    assert word_spans([3, 10, 10, 25], []) == [(3, 10), (10, 10), (10, 25)]
+    assert word_spans([30, 45, 50], [(0, 19), (80, 90)]) == [(30, 45), (45, 50)], "too far away"
+
+
+def test_the_last_word_lasts_as_long_as_it_sounds() -> None:
+    assert word_spans([30, 45, 60], [(80, 90)]) == [(30, 45), (45, 80)]
+
+
+@given(
+    bounds=st.lists(st.integers(0, 150), min_size=2, max_size=9).map(sorted),
+    edges=st.lists(st.integers(0, 150), unique=True, max_size=10).map(sorted),
+)
+def test_no_word_begins_before_the_one_before_it_has_ended(bounds: list[int], edges: list[int]) -> None:
+    spans = word_spans(bounds, list(zip(edges[::2], edges[1::2], strict=False)))
+    assert len(spans) == len(bounds) - 1
+    times = [position for span in spans for position in span]
+    assert times == sorted(times)
+    assert times[0] >= 0 and times[-1] <= 150
+
+
+def noise(n_positions: int, level: float) -> NDArray[np.float32]:
+    return np.random.default_rng(1).normal(0, level, n_positions * POSITION_SAMPLES).astype(np.float32)
+
+
+def test_silence_is_what_lies_far_below_the_loud_parts_for_long_enough() -> None:
+    for background in (0.0, 0.003):
+        audio = [noise(20, background), noise(30, 0.1), noise(4, background), noise(30, 0.1), noise(10, background)]
+        assert find_silences(np.concatenate(audio)) == [(0, 20), (84, 94)]
+
+
+def test_speech_without_a_pause_has_no_silence() -> None:
+    assert find_silences(np.concatenate([noise(20, 0.1), noise(20, 0.03)])) == []
+    assert find_silences(np.zeros(10, dtype=np.float32)) == []

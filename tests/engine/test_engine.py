@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 import jiwer
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from whisper_normalizer.english import EnglishTextNormalizer
 
+from engine.agreement import same_word
 from engine.checkpoint import Checkpoint
 from engine.config import Device, EngineConfig
 from engine.engine import Engine, ModelInfo, build_engine
@@ -34,8 +36,9 @@ from engine.types import (
     Suppressed,
     SuppressReason,
     TickStats,
+    Word,
 )
-from tests.conftest import Clip, LoadClip
+from tests.conftest import AUDIO, Clip, LoadClip
 from tests.engine.scripted import (
     Chunking,
     LevelDetector,
@@ -446,6 +449,63 @@ def test_where_nobody_speaks_nothing_is_written(
 def test_a_multilingual_model_writes_nothing_where_nobody_speaks(base: Checkpoint, load_clip: LoadClip) -> None:
     engine = build_engine(EngineConfig(model=base.name, device=Device.CPU, n_slots=4))
     assert words_where_nobody_speaks(engine, load_clip, SessionSettings(stability=Stability.FAST)) == ""
+
+
+def known_words(name: str) -> list[tuple[str, float, float]]:
+    """Words of a recording with their starts and ends in seconds."""
+    lines = (AUDIO / name).with_suffix(".tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return [(word, float(start), float(end)) for word, start, end in (line.split("\t") for line in lines)]
+
+
+def time_errors(words: list[Word], known: list[tuple[str, float, float]], offset: int = 0) -> tuple[float, float]:
+    """Median absolute errors of starts and ends in seconds, over the words that were heard rightly: most of them.
+
+    Args:
+        offset: sample at which the recording of the known words began.
+    """
+    heard = [same_word(word.text) for word in words]
+    blocks = SequenceMatcher(
+        None, [same_word(word) for word, _, _ in known], heard, autojunk=False
+    ).get_matching_blocks()
+    pairs = [(known[b.a + i], words[b.b + i]) for b in blocks for i in range(b.size)]
+    assert len(pairs) >= 0.75 * len(known), heard
+    starts = [abs((word.start - offset) / SAMPLE_RATE - start) for (_, start, _), word in pairs]
+    ends = [abs((word.end - offset) / SAMPLE_RATE - end) for (_, _, end), word in pairs]
+    return float(np.median(starts)), float(np.median(ends))
+
+
+def words_of(finals: list[Final]) -> list[Word]:
+    """All words, which must be in order, and inside of what was heard."""
+    words = [word for final in finals for word in final.words]
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert all(final.start <= word.start and word.end <= final.heard for final in finals for word in final.words)
+    return words
+
+
+@pytest.mark.parametrize("name", ["words/espeak-apart.flac", "words/espeak-near.flac"])
+def test_words_have_the_times_at_which_they_were_said(engine: Engine, load_clip: LoadClip, name: str) -> None:
+    show = Show(engine)
+    show.open("a")
+    show.stream({"a": Chunking(100).split(load_clip(name))})
+    start_error, end_error = time_errors(words_of(show.finals("a")), known_words(name))
+    assert start_error <= 0.2 and end_error <= 0.2
+
+
+def test_word_times_do_not_drift_in_half_an_hour_with_pauses(engine: Engine, load_clip: LoadClip) -> None:
+    name = "words/espeak-near.flac"
+    clip, pause = load_clip(name), np.zeros(600 * SAMPLE_RATE + 777, dtype=np.float32)
+    show = Show(engine)
+    show.open("a")
+    show.stream({"a": [*[clip, *np.array_split(pause, 20)] * 3, clip]})
+    last = 3 * (len(clip) + len(pause))
+    assert last > 30 * 60 * SAMPLE_RATE
+    words = words_of(show.finals("a"))
+    errors = [
+        time_errors([word for word in words if begin <= word.start < begin + len(clip)], known_words(name), begin)
+        for begin in (0, last)
+    ]
+    assert errors[1] == pytest.approx(errors[0], abs=0.05) and max(errors[1]) <= 0.2
 
 
 def test_japanese_is_shown_in_whole_characters(

@@ -34,11 +34,11 @@ def test_a_word_said_a_few_times_is_speech(word: int, repeats: int) -> None:
 @pytest.mark.parametrize(
     ("no_speech_prob", "avg_logprob", "expected"),
     [
-        (0.95, -0.6, True),  # as certain as speech, but surely none
+        (0.95, -0.6, True),  # no word is very unlikely, but there is hardly any speech
         (0.6, -1.5, True),
-        (0.9, -0.1, False),  # every word is clear
-        (0.05, -1.6, False),  # unclear speech
-        (1.0, -0.1, True),
+        (0.6, -0.5, False),  # every word is clear
+        (0.05, -1.9, False),  # unclear speech
+        (1.0, 0.0, True),
     ],
 )
 def test_one_doubt_makes_up_for_the_other(no_speech_prob: float, avg_logprob: float, expected: bool) -> None:

@@ -506,18 +506,23 @@ def test_text_of_what_the_model_takes_for_no_speech_is_never_shown() -> None:
     assert isinstance(partial, Partial) and partial.tentative == " w1 w2"
 
 
+class DoubtingDecoder(ScriptedDecoder):
+    """Takes everything for silence once words are committed."""
+
+    def hypothesis(self, request: Request) -> Hypothesis:
+        sure = super().hypothesis(request)
+        return replace(sure, avg_logprob=-3.0, no_speech_prob=0.99) if request.prefix else sure
+
+
 def test_what_is_committed_is_suppressed_by_no_doubt() -> None:
-    played = play(steady_speech(8, trailing_ms=100), BY_100_MS)
-    session = played.session
-    open_ = session._utterances[-1]
-    assert open_.agreement.committed
-    session.accept(np.zeros(ms(1000), dtype=np.float32))
-    session.hear(LevelDetector().hear(session.unheard()))
-    ((request,), _) = session.advance(0.0)
-    tokens = (*request.prefix, 77)
-    events = session.apply(request, Hypothesis(tokens, -3.0, 0.0, "en", FinishReason.END_OF_TEXT))
-    assert not any(isinstance(event, Suppressed) for event in events)
-    assert [event.text for event in events if isinstance(event, Final)] == [WordVocabulary().decode(tokens).strip()]
+    recording = steady_speech(20)
+    playing = Play(make_session(SessionSettings("en")), DoubtingDecoder(recording))
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    assert any(request.prefix for request in playing.requests)
+    assert playing.said == list(recording.tokens)
+    assert not any(isinstance(event, Suppressed) for event in playing.events)
 
 
 def test_the_language_of_an_utterance_is_kept_once_two_seconds_have_told_it() -> None:
