@@ -20,7 +20,7 @@ _LEAST_SCORED = 5  # tokens
 _LEAST_LOGPROB = -1.0  # mean per token, as in openai/whisper, transcribe.py
 _ECHO_RUN = 3  # tokens
 _ECHO_SHARE = 0.8
-_DOUBTED_NO_SPEECH_PROB = 0.3
+_DOUBTED_NO_SPEECH_PROB = 0.55
 _LEAST_SPEECH_LOGPROB = -1.6
 _ECHO_NO_SPEECH_PROB = 0.3
 _ECHO_LOGPROB = -0.7
@@ -81,8 +81,9 @@ def suppress_reason(hypothesis: Hypothesis, prompt: Sequence[int]) -> SuppressRe
 def is_no_speech(hypothesis: Hypothesis) -> bool:
     """Whether the model takes the window for no speech and does not make up for it by the certainty of its text.
 
-    Whisper's own rule asks for both, each against a bound of its own (openai/whisper, transcribe.py). Here the
-    probability of speech and the mean probability per token are multiplied, so that one makes up for the other.
+    Whisper's own rule asks for both, each against a bound of its own (openai/whisper, transcribe.py), and so takes what
+    is doubtful in both ways for text. Here the probability of speech and the mean probability per token are multiplied.
+    Bounds by measurement: README, Decisions.
     """
     if hypothesis.no_speech_prob < _DOUBTED_NO_SPEECH_PROB:
         return False
