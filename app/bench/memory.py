@@ -53,7 +53,7 @@ def run(
         log = Path(folder) / "server.log"
         ready_url = f"http://127.0.0.1:{port}/readyz"
         with running([*serve, "--log-level", "warning", *flags], log=log, ready_url=ready_url) as process:
-            points = asyncio.run(_measure(f"ws://127.0.0.1:{port}/v1/stream", process.pid, speech, n_cycles))
+            points = asyncio.run(measure(f"ws://127.0.0.1:{port}/v1/stream", process.pid, speech, n_cycles))
     first = points[0]
     Report(
         title="Memory of a server that speakers come to and leave",
@@ -75,7 +75,8 @@ def run(
     return points
 
 
-async def _measure(url: str, pid: int, speech: Sequence[bytes], n_cycles: Sequence[int]) -> list[Point]:
+async def measure(url: str, pid: int, speech: Sequence[bytes], n_cycles: Sequence[int]) -> list[Point]:
+    """Let speakers say the PCM16 of `speech` in turns, and read the memory of `pid` after each number of cycles."""
     points: list[Point] = []
     done = texts = 0
     for most in sorted(n_cycles):
