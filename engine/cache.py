@@ -1,13 +1,17 @@
 """Keys and values of every row, preallocated: text, encoder and cross-attention.
 
 One row per slot (engine/slots.py decides who holds which). Nothing is concatenated or allocated per step: a decode step
-writes one position per layer and reads a slice. Owned by engine/runner.py.
+writes one position per layer and reads a slice. Owned by engine/runner.py; used by the batches of engine/ragged.py,
+which know on the host where everything lies, and of engine/padded.py, which know it by tensors on the device.
 
 Shapes: as in engine/model.py; R rows, S = 1500 encoder positions, G tail keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,22 +20,41 @@ from engine.checkpoint import Dimensions
 from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, n_tail_keys
 
 
-class Rows:
-    """Which rows of the cache a pass works on.
+class TextKeys:
+    """Keys and values of the text of all rows and layers, at their positions."""
 
-    A dense range is read as a view; any other choice is gathered.
-    """
+    def __init__(self, shape: tuple[int, int, int], n_layers: int, n_rows: int, like: Tensor) -> None:
+        """Allocate.
 
-    def __init__(self, indices: list[int], device: torch.device) -> None:
-        self.indices = indices
-        self.is_dense = indices == list(range(indices[0], indices[0] + len(indices)))
-        self.tensor = torch.tensor(indices, device=device)  # (B,) int64
+        Args:
+            shape: H, T, D.
+            like: gives device and dtype.
+        """
+        self.n_keys = shape[1]
+        self._stores = [like.new_zeros((2, n_rows, *shape)) for _ in range(n_layers)]  # [0] keys, [1] values
 
-    def pick(self, store: Tensor) -> Tensor:
-        """(R, ...) -> (B, ...)."""
-        if self.is_dense:
-            return store[self.indices[0] : self.indices[0] + len(self.indices)]
-        return store[self.tensor]
+    def write(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write (P, H, D) keys and values, each at its own (P,) row and position."""
+        key_store, value_store = self._stores[layer]
+        key_store[rows, :, positions] = keys
+        value_store[rows, :, positions] = values
+
+    def attend(self, layer: int, row: int, query: Tensor, n_before: int) -> Tensor:
+        """Attend from (n, H, D) queries behind `n_before` positions of one row, each to itself and what is before."""
+        n_new = len(query)
+        keys, values = self._stores[layer][:, row : row + 1, :, : n_before + n_new]
+        # The usual case needs no mask; PyTorch's own causal one is for as many queries as keys.
+        mask = torch.ones(n_new, n_before + n_new, dtype=torch.bool).tril(n_before) if n_before else None
+        query = query.transpose(0, 1)[None]  # (1, H, n, D)
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
+        return attended[0].transpose(0, 1)
+
+    def attend_padded(self, layer: int, rows: Tensor, query: Tensor, mask: Tensor) -> Tensor:
+        """Attend from (B, T, H, D) queries to (B,) rows; True in (B, T, n) `mask` is seen; returns (B, T, H, D)."""
+        keys, values = (store[rows, :, : mask.shape[-1]] for store in self._stores[layer])
+        return F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask[:, None]).transpose(
+            1, 2
+        )
 
 
 class AudioKeys:
@@ -52,109 +75,98 @@ class AudioKeys:
             like: gives device and dtype.
         """
         n_heads, n_positions, head_width = shape
-        size = (2, n_rows, n_heads, n_tail + n_positions, head_width)
+        self.n_keys = n_tail + n_positions
+        size = (2, n_rows, n_heads, self.n_keys, head_width)
         self._stores = [like.new_zeros(size) for _ in range(n_layers)]  # [0] keys, [1] values
-        self._bias = like.new_full((n_rows, n_tail + n_positions), -torch.inf)
+        self._bias = like.new_full((n_rows, self.n_keys), -torch.inf)
         self._bias[:, n_tail] = 0  # a row never used has one key, so that attention to it is defined
         self._runs = [slice(n_tail, n_tail + 1)] * n_rows
         self._tails: list[TailKeys | None] = [None] * n_rows
-        self._n_tail = n_tail
+        self.n_tail = n_tail
 
-    def lay_out(self, row: int, n_positions: int, tail: TailKeys | None) -> None:
-        """Begin a window of so many positions of its own; the tail stands for the rest."""
-        end = self._n_tail + n_positions
-        begin = self._n_tail if tail is None else n_positions // tail.stride
-        if tail is not None and self._tails[row] is not tail:
+    def lay_out(self, rows: Sequence[int], n_positions: Sequence[int], tails: Sequence[TailKeys | None]) -> None:
+        """Begin windows of so many positions of their own; the tails stand for the rest."""
+        bias = np.full((len(rows), self.n_keys), -np.inf, dtype=np.float32)
+        for i, (row, n_own, tail) in enumerate(zip(rows, n_positions, tails, strict=True)):
+            begin, end = self.n_tail, self.n_tail + n_own
+            bias[i, begin:end] = 0
+            if tail is not None:
+                bias[i, : self.n_tail] = tail.log_weights(n_own)
+                begin = n_own // tail.stride
+                self._take_over(row, tail)
+            self._runs[row] = slice(begin, end)
+        self._bias[torch.tensor(rows, device=self._bias.device)] = torch.from_numpy(bias).to(self._bias)
+
+    def _take_over(self, row: int, tail: TailKeys) -> None:
+        if self._tails[row] is not tail:
             for store, keys_values in zip(self._stores, tail.keys_values, strict=True):
-                store[:, row, :, : self._n_tail] = keys_values
+                store[:, row, :, : self.n_tail] = keys_values
             self._tails[row] = tail
-        weights = [-torch.inf] * self._n_tail if tail is None else tail.log_weights(n_positions)
-        self._bias[row, : self._n_tail] = self._bias.new_tensor(weights)
-        self._bias[row, self._n_tail : end] = 0
-        self._bias[row, end:] = -torch.inf
-        self._runs[row] = slice(begin, end)
+
+    def extent(self, rows: Sequence[int]) -> int:
+        """Return how many keys, the tail's included, hold all that the rows attend to."""
+        return max(self._runs[row].stop for row in rows)
 
     def write(self, layer: int, row: int, span: slice, keys: Tensor, values: Tensor) -> None:
         """Write (n, H, D) keys and values at the window's positions `span`."""
-        at = slice(self._n_tail + span.start, self._n_tail + span.stop)
+        at = slice(self.n_tail + span.start, self.n_tail + span.stop)
         self._stores[layer][0, row, :, at] = keys.transpose(0, 1)
         self._stores[layer][1, row, :, at] = values.transpose(0, 1)
 
+    def write_padded(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write (P, H, D) keys and values, each at its own (P,) row and position."""
+        at = self.n_tail + positions
+        self._stores[layer][0][rows, :, at] = keys
+        self._stores[layer][1][rows, :, at] = values
+
     def attend(self, layer: int, row: int, query: Tensor) -> Tensor:
-        """Attend from (1, H, n, D) queries to one row; returns (1, H, n, D)."""
+        """Attend from (n, H, D) queries to one row; returns (n, H, D)."""
         run = self._runs[row]
         keys, values = self._stores[layer][:, row : row + 1, :, run]
-        return _attend(query, keys, values, self._bias[row, run])
+        return _attend(query[None], keys, values, self._bias[row, run])[0]
 
-    def attend_rows(self, layer: int, rows: Rows, query: Tensor) -> Tensor:
-        """Attend from (B, H, T, D) queries to each its row; returns (B, H, T, D).
-
-        On a CPU row by row: nothing is copied and no row pays for a longer neighbour. On a GPU the launches would cost
-        more than the work.
-        """
-        if query.device.type != "cpu":
-            return self.attend_padded(layer, rows, query)
-        parts = zip(torch.split(query, 1), rows.indices, strict=True)
-        return torch.cat([self.attend(layer, row, part) for part, row in parts])
-
-    def attend_padded(self, layer: int, rows: Rows, query: Tensor) -> Tensor:
-        """Do as `attend_rows` with all rows at once, padded to the longest."""
-        n_keys = max(self._runs[row].stop for row in rows.indices)
-        keys, values = (rows.pick(store)[:, :, :n_keys] for store in self._stores[layer])
-        return _attend(query, keys, values, rows.pick(self._bias)[:, None, None, :n_keys])
+    def attend_padded(self, layer: int, rows: Tensor, query: Tensor, n_keys: int) -> Tensor:
+        """Attend from (B, T, H, D) queries to the first keys of (B,) rows; returns (B, T, H, D)."""
+        keys, values = (store[rows, :, :n_keys] for store in self._stores[layer])
+        return _attend(query, keys, values, self._bias[rows, None, None, :n_keys])
 
     def own(self, layer: int, row: int) -> Tensor:
         """Return (2, H, n, D) keys and values of the window's own positions."""
-        return self._stores[layer][:, row, :, self._n_tail : self._runs[row].stop]
+        return self._stores[layer][:, row, :, self.n_tail : self._runs[row].stop]
 
 
 class KVCache:
     """All rows of all layers.
 
-    `lengths[row]` is the number of text positions that are valid; whoever runs the decoder keeps it true.
-
     Attributes:
+        text: keys of the decoder's self-attention.
         encoder: keys of the encoder's self-attention.
         cross: keys of the decoder's cross-attention.
+        lengths: of each row, how many text positions are valid; whoever runs the decoder keeps it true.
     """
 
     def __init__(self, dimensions: Dimensions, n_rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
         n_heads, n_positions = dimensions.n_heads, dimensions.n_audio_positions
         head_width = dimensions.n_state // n_heads
         like = torch.empty(0, device=device, dtype=dtype)
-        self._n_text_positions = dimensions.n_text_positions
-        text = (2, n_rows, n_heads, dimensions.n_text_positions, head_width)
-        self._text = [like.new_zeros(text) for _ in range(dimensions.n_decoder_layers)]  # [0] keys, [1] values
+        text = (n_heads, dimensions.n_text_positions, head_width)
 
         def audio(n_layers: int, stride: int) -> AudioKeys:
             n_tail = n_tail_keys(n_positions, stride)
             return AudioKeys((n_heads, n_positions, head_width), n_layers, n_rows, n_tail, like)
 
+        self.text = TextKeys(text, dimensions.n_decoder_layers, n_rows, like)
         self.encoder = audio(dimensions.n_encoder_layers, ENCODER_STRIDE)
         self.cross = audio(dimensions.n_decoder_layers, CROSS_STRIDE)
         self.lengths = [0] * n_rows
 
-    def lay_out(self, row: int, n_positions: int, tail: SilenceTail | None) -> None:
-        """Begin a window of so many positions of its own; the tail, or nothing, stands for the rest of 30 seconds."""
-        self.encoder.lay_out(row, n_positions, tail.encoder if tail else None)
-        self.cross.lay_out(row, n_positions, tail.cross if tail else None)
-
-    def text_extent(self, rows: Rows, n_new: int) -> int:
-        """Return how many key positions a pass with `n_new` tokens per row has to look at."""
-        return min(max(self.lengths[row] for row in rows.indices) + n_new, self._n_text_positions)
-
-    def extend_text(
-        self, layer: int, rows: Rows, positions: Tensor, keys: Tensor, values: Tensor, n_keys: int
-    ) -> tuple[Tensor, Tensor]:
-        """Write (B, T, H, D) keys and values at (B, T) positions; return (B, H, n_keys, D) of each to attend to."""
-        at = rows.tensor[:, None]
-        key_store, value_store = self._text[layer]
-        key_store[at, :, positions] = keys
-        value_store[at, :, positions] = values
-        return rows.pick(key_store[:, :, :n_keys]), rows.pick(value_store[:, :, :n_keys])
+    def lay_out(self, rows: Sequence[int], n_positions: Sequence[int], tails: Sequence[SilenceTail | None]) -> None:
+        """Begin windows of so many positions of their own; the tails, or nothing, stand for the rest of 30 seconds."""
+        self.encoder.lay_out(rows, n_positions, [tail.encoder if tail else None for tail in tails])
+        self.cross.lay_out(rows, n_positions, [tail.cross if tail else None for tail in tails])
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """Attend from (B, H, T, D) to (B, H, n, D); `bias`, (..., n), is added to the scores."""
-    mask = bias.expand(query.shape[0], 1, query.shape[2], -1)
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+    """Attend from (B, T, H, D) to (B, H, n, D); `bias`, (..., n), is added to the scores."""
+    mask = bias.expand(len(query), 1, query.shape[1], -1)
+    return F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask).transpose(1, 2)

@@ -55,19 +55,23 @@ class GreedyChoice:
         self._suppress = torch.tensor(suppress, dtype=torch.int64, device=device)
         self._begin = torch.tensor(begin, dtype=torch.int64, device=device)
 
-    def __call__(self, scores: Tensor, is_first: Tensor, bonuses: Bonuses | None = None) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, scores: Tensor, first: Sequence[int] = (), bonuses: Bonuses | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Choose the best allowed token of each row.
 
         Args:
             scores: (n, V) float32; those of forbidden tokens are overwritten.
-            is_first: (n,) bool: the token would be the first of its text.
+            first: rows whose token would be the first of its text.
             bonuses: raise the scores of some tokens for the choice only.
 
         Returns:
             (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones, as the model itself sees them.
         """
         scores.index_fill_(1, self._suppress, -torch.inf)
-        scores[is_first.nonzero(), self._begin] = -torch.inf
+        if first:
+            rows = torch.tensor(first, device=scores.device)
+            scores[rows[:, None], self._begin] = -torch.inf
         raised = scores if bonuses is None else bonuses.added_to(scores)
         tokens = _argmax(raised)
         best = scores.gather(1, tokens[:, None])

@@ -17,7 +17,9 @@ from torch import Tensor
 from engine.cache import AudioKeys, KVCache
 from engine.config import Context
 from engine.features import HOP_SAMPLES, LogMel
-from engine.model import EncoderInput, Whisper
+from engine.graphs import EncoderGraphs
+from engine.model import Whisper
+from engine.ragged import RaggedWindows
 from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, thin_out
 from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, Samples
 
@@ -46,8 +48,10 @@ class WindowInput:
 class WindowEncoder:
     """Owns the log-mel transform and the silence tails; writes to the cache it is given."""
 
-    def __init__(self, model: Whisper, cache: KVCache, context: Context) -> None:
+    def __init__(self, model: Whisper, cache: KVCache, context: Context, graphs: EncoderGraphs | None = None) -> None:
+        """`graphs` run the model where launches are what costs; without them windows lie ragged."""
         self._model = model
+        self._graphs = graphs
         self._cache = cache
         self._context = context
         self._device = model.encoder.positions.device
@@ -61,25 +65,29 @@ class WindowEncoder:
 
     def encode(self, windows: Sequence[WindowInput]) -> int:
         """Encode windows, all in one run of the encoder; return the number of positions computed."""
+        rows = [window.row for window in windows]
         ends = [self._n_positions(window) for window in windows]
         mel = self._mel([window.audio for window in windows], max(ends))
-        inputs = []
-        for window, end, frames in zip(windows, ends, mel, strict=True):
-            span = slice(window.first_position, end)
-            part = frames[:, EncoderInput.first_frame(span) : 2 * end + 1]
-            inputs.append(EncoderInput(window.row, span, part))
-        silence = mel.amin(dim=(1, 2)).tolist()  # the value that silence has in this window
-        for laid_out, value in zip(inputs, silence, strict=True):
-            tail = self._tail(value) if laid_out.span.stop < self._n_all else None
-            self._cache.lay_out(laid_out.row, laid_out.span.stop, tail)
-        encoded = self._model.encoder(inputs, self._cache)  # (P, C)
-        self._write_cross(inputs, encoded, self._cache)
-        return len(encoded)
+        silence = mel.amin(dim=(1, 2)).tolist()  # the value that silence has in each window
+        tails = [self._tail(value) if end < self._n_all else None for value, end in zip(silence, ends, strict=True)]
+        self._cache.lay_out(rows, ends, tails)
+        spans = [slice(window.first_position, end) for window, end in zip(windows, ends, strict=True)]
+        self._run(F.pad(mel, (2, 0)), rows, spans)  # the convolutions see zeros before a window
+        return sum(span.stop - span.start for span in spans)
 
     def warm_up(self) -> None:
-        """Make every tail there can be, so that no speaker waits for one."""
-        for step in range(round(-_LEAST_VALUE / _VALUE_STEP) + 1):
-            self._tail(-step * _VALUE_STEP)
+        """Make every tail and every recording there can be, so that no speaker waits for one."""
+        if self._context is Context.TAIL:
+            for step in range(round(-_LEAST_VALUE / _VALUE_STEP) + 1):
+                self._tail(-step * _VALUE_STEP)
+        if self._graphs is not None:
+            self._graphs.warm_up()
+
+    def _run(self, frames: Tensor, rows: Sequence[int], spans: Sequence[slice]) -> None:
+        if self._graphs is None:
+            self._model.encode(RaggedWindows(frames, rows, spans, self._cache))
+        else:
+            self._graphs.encode(frames, rows, spans)
 
     @property
     def _n_all(self) -> int:
@@ -107,11 +115,9 @@ class WindowEncoder:
     def _make_tail(self, value: float) -> SilenceTail:
         """Encode 30 seconds of silence."""
         cache = KVCache(self._model.dimensions, 1, device=self._device, dtype=self._dtype)
-        cache.lay_out(0, self._n_all, None)
+        cache.lay_out([0], [self._n_all], [None])
         mel = torch.full((self._model.dimensions.n_mels, 2 * self._n_all), value, device=self._device)
-        silence = EncoderInput(0, slice(0, self._n_all), F.pad(mel, (0, 1)))
-        encoded = self._model.encoder([silence], cache)
-        self._write_cross([silence], encoded, cache)
+        self._model.encode(RaggedWindows(F.pad(mel, (2, 1))[None], [0], [slice(0, self._n_all)], cache))
         dimensions = self._model.dimensions
         return SilenceTail(
             encoder=self._thinned(cache.encoder, dimensions.n_encoder_layers, ENCODER_STRIDE),
@@ -120,10 +126,3 @@ class WindowEncoder:
 
     def _thinned(self, keys: AudioKeys, n_layers: int, stride: int) -> TailKeys:
         return TailKeys([thin_out(keys.own(layer, 0), stride) for layer in range(n_layers)], stride, self._n_all)
-
-    def _write_cross(self, inputs: Sequence[EncoderInput], encoded: Tensor, cache: KVCache) -> None:
-        lengths = [window.span.stop - window.span.start for window in inputs]
-        for layer, (keys, values) in enumerate(self._model.decoder.cross_keys_values(encoded)):
-            parts = zip(inputs, torch.split(keys, lengths), torch.split(values, lengths), strict=True)
-            for window, key, value in parts:
-                cache.cross.write(layer, window.row, window.span, key, value)

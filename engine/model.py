@@ -4,8 +4,11 @@ Knows tensors only: no sessions, no text, no scheduling. Called by engine/runner
 from engine/checkpoint.py by the names of Hugging Face's WhisperForConditionalGeneration; query, key and value
 projections of self-attention are fused into one matrix.
 
-Shapes: N windows, B rows, T text positions, S encoder positions, F mel frames, M mel bins, H heads, D head width,
-C model width, V vocabulary, P = sum of encoder positions over the windows of a call.
+Where positions and tokens of a pass lie, and what they attend to, is the business of the batch they come with:
+windows and texts of unlike length are one matrix of P rows here.
+
+Shapes: B rows, T text positions, S encoder positions, M mel bins, H heads, D head width, C model width, V vocabulary,
+P all encoder positions, or all tokens, of a call.
 """
 
 from __future__ import annotations
@@ -13,43 +16,84 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.cache import KVCache, Rows
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.quantisation import QuantisedLinear, quantise_linears
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EncoderInput:
-    """The part of one window that is to be encoded.
+class Stretches:
+    """N stretches of n neighbouring encoder positions each, and what the convolutions see of them.
 
     Attributes:
-        row: where keys and values go in the cache; the row is laid out for the whole window.
-        span: positions of the window to encode; those before it are in the cache already.
-        mel: (M, F) frames from `first_frame(span)` up to `2 * span.stop` inclusive: two frames of context on the left
-            (none at the start of the window) and one on the right, so that the convolutions see what they would see
-            in the whole window.
+        mel: (N, M, 2 * n + 3) frames from two before the first position's own up to one behind the last one's, so that
+            the convolutions see what they would see in the whole window; before a window there are zeros.
+        is_inside: (N,) float: 0 for a stretch that begins its window, else 1.
+        positions: (N, n) int64 within the window.
     """
 
-    row: int
-    span: slice
     mel: Tensor
+    is_inside: Tensor
+    positions: Tensor
 
-    @staticmethod
-    def first_frame(span: slice) -> int:
-        """Return the first mel frame that the positions of `span` depend on."""
-        return max(0, 2 * int(span.start) - 2)
+
+class WindowBatch(Protocol):
+    """The positions of one encoder run and where they lie; engine/ragged.py and engine/padded.py have one each."""
+
+    @property
+    def parts(self) -> Sequence[Stretches]:
+        """All P positions, in order."""
+        ...
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Keep new keys and values and attend, each position to its own window; takes and returns (P, H, D)."""
+        ...
+
+    def keep_cross(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Keep (P, H, D) keys and values of the decoder's cross-attention."""
+        ...
+
+
+class TextBatch(Protocol):
+    """The tokens of one decoder pass and where they lie; engine/ragged.py and engine/padded.py have one each."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """(P,) int64."""
+        ...
+
+    @property
+    def positions(self) -> Tensor:
+        """(P,) int64 of each token within its text."""
+        ...
+
+    @property
+    def spans(self) -> Sequence[slice]:
+        """Where each row's tokens lie among the P."""
+        ...
+
+    def attend_text(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Keep new keys and values and attend, each token to its text so far; takes and returns (P, H, D)."""
+        ...
+
+    def attend_audio(self, layer: int, query: Tensor) -> Tensor:
+        """Attend, each token to the window of its row; takes and returns (P, H, D)."""
+        ...
+
+    def audio_keys(self, layer: int, index: int) -> Tensor:
+        """(H, n, D) keys of the n own positions of a row's window."""
+        ...
 
 
 class Encoder(nn.Module):
     """Log-mel spectrogram -> audio features, all windows of a tick in one call.
 
-    Windows of unlike length are packed, not padded: convolutions and attention see each window by itself, everything
-    else sees one (P, C) matrix.
+    Windows of unlike length are one (P, C) matrix; convolutions and attention see each window by itself.
     """
 
     def __init__(self, dimensions: Dimensions) -> None:
@@ -63,25 +107,20 @@ class Encoder(nn.Module):
         )
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, inputs: Sequence[EncoderInput], cache: KVCache) -> Tensor:
-        """Encode windows; their self-attention keys and values are written to the cache.
-
-        Returns:
-            (P, C): the outputs one after another, ready for cross-attention.
-        """
-        x = torch.cat([self._embed(window) for window in inputs])  # (P, C)
+    def forward(self, batch: WindowBatch) -> Tensor:
+        """Encode windows; returns (P, C), ready for cross-attention."""
+        x = torch.cat([self._embed(part) for part in batch.parts])  # (P, C)
         for index, layer in enumerate(self.layers):
-            x = layer(x, index, inputs, cache)
+            x = layer(x, index, batch)
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def _embed(self, window: EncoderInput) -> Tensor:
-        """Return (n, C) inputs of the first layer for one window."""
-        mel = window.mel.to(self.positions).unsqueeze(0)  # device and dtype of the weights
-        # Whisper pads both convolutions with zeros at the ends of the 30 seconds; elsewhere the context is real.
-        at_start = window.span.start == 0
-        x = F.gelu(self.conv1(F.pad(mel, (1, 0)) if at_start else mel))
-        x = F.gelu(self.conv2(F.pad(x, (1, 0)) if at_start else x))  # (1, C, n)
-        return x[0].T + self.positions[window.span]
+    def _embed(self, part: Stretches) -> Tensor:
+        """Return (N * n, C) inputs of the first layer."""
+        x = F.gelu(self.conv1(part.mel.to(self.positions)))  # device and dtype of the weights; (N, C, 2 * n + 1)
+        # Whisper pads the second convolution, too, with zeros at the beginning; elsewhere the context is real.
+        x[:, :, 0] *= part.is_inside[:, None]
+        x = F.gelu(self.conv2(x))  # (N, C, n)
+        return (x.transpose(1, 2) + self.positions[part.positions]).flatten(0, 1)
 
 
 class EncoderLayer(nn.Module):
@@ -95,17 +134,10 @@ class EncoderLayer(nn.Module):
         self.ffn = FeedForward(width, n_ffn)
         self.n_heads = n_heads
 
-    def forward(self, x: Tensor, index: int, inputs: Sequence[EncoderInput], cache: KVCache) -> Tensor:
+    def forward(self, x: Tensor, index: int, batch: WindowBatch) -> Tensor:
         """Take and return (P, C)."""
-        qkv = self.qkv(self.attention_norm(x)).view(len(x), 3, self.n_heads, -1)
-        attended = []
-        lengths = [w.span.stop - w.span.start for w in inputs]
-        for window, part in zip(inputs, torch.split(qkv, lengths), strict=True):
-            query, key, value = part.unbind(1)  # each (n, H, D)
-            cache.encoder.write(index, window.row, window.span, key, value)
-            heads = cache.encoder.attend(index, window.row, query.transpose(0, 1).unsqueeze(0))  # (1, H, n, D)
-            attended.append(heads[0].transpose(0, 1).flatten(1))  # (n, C)
-        x = x + self.attention_out(torch.cat(attended))
+        query, key, value = self.qkv(self.attention_norm(x)).view(len(x), 3, self.n_heads, -1).unbind(1)
+        x = x + self.attention_out(batch.attend(index, query, key, value).flatten(1))
         return x + self.ffn(x)  # type: ignore[no-any-return]
 
 
@@ -136,14 +168,15 @@ class AttentionTap:
     heads: tuple[tuple[int, int], ...]
     scores: list[list[Tensor]] = field(default_factory=list)
 
-    def record(self, layer: int, query: Tensor, cache: KVCache, rows: Rows) -> None:
-        """Called by each decoder layer with (B, H, T, D) queries."""
+    def record(self, layer: int, query: Tensor, batch: TextBatch) -> None:
+        """Called by each decoder layer with (P, H, D) queries."""
         if not self.scores:
-            self.scores = [[] for _ in rows.indices]
+            self.scores = [[] for _ in batch.spans]
         scale = 1 / math.sqrt(query.shape[-1])
-        for head in [head for wanted, head in self.heads if wanted == layer]:
-            for scores, q, row in zip(self.scores, query[:, head], rows.indices, strict=True):
-                scores.append(q @ cache.cross.own(layer, row)[0, head].T * scale)
+        heads = [head for wanted, head in self.heads if wanted == layer]
+        for index, span in enumerate(batch.spans if heads else ()):
+            keys = batch.audio_keys(layer, index)
+            self.scores[index] += [query[span, head] @ keys[head].T * scale for head in heads]
 
 
 class Decoder(nn.Module):
@@ -162,30 +195,18 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(width)
         self._quantised_head: QuantisedLinear | None = None
 
-    def forward(
-        self, tokens: Tensor, offsets: Tensor, cache: KVCache, rows: Rows, *, tap: AttentionTap | None = None
-    ) -> Tensor:
-        """Run new tokens of some rows against what the cache holds of them, and write their keys and values to it.
+    def forward(self, batch: TextBatch, *, tap: AttentionTap | None = None) -> Tensor:
+        """Run new tokens of some rows against what the cache holds of them, and keep their keys and values.
 
         Args:
-            tokens: (B, T) int64; shorter rows padded at the right with any token. A padded position writes keys and
-                values that no real position sees and that later tokens overwrite.
-            offsets: (B,) int64: how many tokens of each row the cache holds already.
-            rows: which B rows of the cache.
             tap: where to record cross-attention scores.
 
         Returns:
-            (B, T, C) normalised hidden states.
+            (P, C) normalised hidden states.
         """
-        n_rows, n_tokens = tokens.shape
-        positions = offsets[:, None] + torch.arange(n_tokens, device=tokens.device)  # (B, T)
-        positions = positions.clamp_(max=len(self.positions) - 1)
-        n_keys = cache.text_extent(rows, n_tokens)
-        keys = torch.arange(n_keys, device=tokens.device)
-        mask = (keys <= positions[..., None]).unsqueeze(1)  # (B, 1, T, n_keys): causal, and no further than written
-        x = self.embedding(tokens) + self.positions[positions]  # (B, T, C)
+        x = self.embedding(batch.tokens) + self.positions[batch.positions]  # (P, C)
         for index, layer in enumerate(self.layers):
-            x = layer(x, index, positions, mask, cache, rows, tap)
+            x = layer(x, index, batch, tap)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -219,29 +240,14 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForward(width, n_ffn)
         self.n_heads = n_heads
 
-    def forward(
-        self,
-        x: Tensor,
-        index: int,
-        positions: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-        rows: Rows,
-        tap: AttentionTap | None,
-    ) -> Tensor:
-        """Take and return (B, T, C)."""
-        n_rows, n_tokens, width = x.shape
-        qkv = self.self_qkv(self.self_norm(x)).view(n_rows, n_tokens, 3, self.n_heads, -1)
-        query, new_key, new_value = qkv.unbind(2)  # each (B, T, H, D)
-        key, value = cache.extend_text(index, rows, positions, new_key, new_value, mask.shape[-1])
-        attended = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask)
-        x = x + self.self_out(attended.transpose(1, 2).reshape(n_rows, n_tokens, width))
-
-        query = self.cross_query(self.cross_norm(x)).view(n_rows, n_tokens, self.n_heads, -1).transpose(1, 2)
+    def forward(self, x: Tensor, index: int, batch: TextBatch, tap: AttentionTap | None) -> Tensor:
+        """Take and return (P, C)."""
+        query, key, value = self.self_qkv(self.self_norm(x)).view(len(x), 3, self.n_heads, -1).unbind(1)
+        x = x + self.self_out(batch.attend_text(index, query, key, value).flatten(1))
+        query = self.cross_query(self.cross_norm(x)).view(len(x), self.n_heads, -1)
         if tap is not None:
-            tap.record(index, query, cache, rows)
-        attended = cache.cross.attend_rows(index, rows, query)
-        x = x + self.cross_out(attended.transpose(1, 2).reshape(n_rows, n_tokens, width))
+            tap.record(index, query, batch)
+        x = x + self.cross_out(batch.attend_audio(index, query).flatten(1))
         return x + self.ffn(x)  # type: ignore[no-any-return]
 
     def cross_keys_values(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,6 +269,13 @@ class Whisper(nn.Module):
         self.load_state_dict(weights, assign=True)
         self.requires_grad_(requires_grad=False)
         self.eval()
+
+    def encode(self, batch: WindowBatch) -> int:
+        """Encode windows and keep what the decoder attends to of them; return P."""
+        encoded = self.encoder(batch)
+        for layer, (key, value) in enumerate(self.decoder.cross_keys_values(encoded)):
+            batch.keep_cross(layer, key, value)
+        return len(encoded)
 
     def quantise(self) -> None:
         """Switch the products of encoder and decoder to int8; everything else stays as it is."""

@@ -1,7 +1,8 @@
 """Turns windows and rounds into tensors and tokens.
 
-Stands between the scheduler (which decides) and the model (which computes). The only file that knows the device, the
-dtype and how a batch is laid out. Called by the engine on its one thread.
+Stands between the scheduler (which decides) and the model (which computes). Chooses device, dtype and how batches are
+laid out: ragged on a CPU (engine/ragged.py), padded and recorded on a GPU (engine/padded.py, engine/graphs.py). Called
+by the engine on its one thread.
 
 Two things go on at once. On a thread of its own the encoder takes the windows that were admitted: features of all of
 them, the encoder once, cross-attention keys and values in one product per layer. Beside it the engine thread runs
@@ -12,10 +13,11 @@ the slower thread stops the faster one a thousand times a tick; on a GPU the enc
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,19 +26,21 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from engine import quantisation
 from engine.alignment import find_silences, token_positions, word_spans
-from engine.cache import KVCache, Rows
+from engine.cache import KVCache
 from engine.checkpoint import Checkpoint
-from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
+from engine.config import Device, EncoderMode, EngineConfig, Precision
 from engine.decoding import GreedyChoice, Text, bonuses_of, verify
 from engine.encoder_cap import estimate_cap, is_out_of_memory
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
+from engine.graphs import EncoderGraphs, StepGraphs
 from engine.languages import choose_language
-from engine.model import AttentionTap, Whisper
+from engine.model import AttentionTap, TextBatch, Whisper
+from engine.padded import PaddedTexts
+from engine.ragged import RaggedTexts
 from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Sequence, Status
 from engine.tokenizer import Tokenizer, n_before_sot
 from engine.types import POSITION_SAMPLES, Request, Window, Word
@@ -44,7 +48,7 @@ from engine.types import POSITION_SAMPLES, Request, Window, Word
 logger = logging.getLogger(__name__)
 
 _CPU_POSITIONS = 256  # in one tick: about 0.05 s of one core with tiny.en
-_SCORED_AT_ONCE = 16  # states of the decoder; their scores take 3.3 MB
+_SCORED_AT_ONCE = {"cpu": 16, "cuda": 512}  # states of the decoder; the scores of 16 take 3.3 MB
 _MOST_THREADS = 4  # the products of a few seconds of audio are too small for more
 
 _DTYPES = {
@@ -88,7 +92,15 @@ class ModelRunner:
     finished before its slots are released; `join` the encoding before the next one.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig, *, padded: bool | None = None
+    ) -> None:
+        """Load the weights onto the device.
+
+        Args:
+            padded: lay batches out as a GPU wants them (engine/padded.py, engine/graphs.py) or as a CPU does
+                (engine/ragged.py); None takes what suits the device.
+        """
         torch.set_num_threads(config.n_threads or default_threads())
         self.device = choose_device(config.device)
         self.precision = choose_precision(config.dtype, self.device)
@@ -97,19 +109,25 @@ class ModelRunner:
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="encoder")
         on_cuda = self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if on_cuda else None  # type: ignore[no-untyped-call]
+        self._padded = on_cuda if padded is None else padded
         self._mode = config.encoder
         self._draft = config.draft
-        self._context = config.context
         self._model = Whisper(checkpoint, device=self.device, dtype=dtype)
         self.n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
         if self.precision is Precision.INT8:
             self._model.quantise()
-        self._cache = KVCache(checkpoint.dimensions, config.n_slots, device=self.device, dtype=dtype)
-        self._encoder = WindowEncoder(self._model, self._cache, config.context)
+        n_rows = config.n_slots + self._padded  # one to spare for padding
+        self._cache = KVCache(checkpoint.dimensions, n_rows, device=self.device, dtype=dtype)
         self._cap = estimate_cap(checkpoint.dimensions, device=self.device, dtype=dtype)
         n_vocab = checkpoint.dimensions.n_vocab
         no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
         self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, self.device)
+        self._steps: StepGraphs | None = None
+        encoder_graphs: EncoderGraphs | None = None
+        if self._padded:
+            self._steps = StepGraphs(self._model, self._cache, self._choose, spare_row=config.n_slots)
+            encoder_graphs = EncoderGraphs(self._model, self._cache, spare_row=config.n_slots)
+        self._encoder = WindowEncoder(self._model, self._cache, config.context, encoder_graphs)
         self._tap_heads = checkpoint.alignment_heads
         self._languages = tokenizer.languages
         self._language_tokens = torch.tensor(list(tokenizer.language_tokens.values()), device=self.device)
@@ -125,8 +143,9 @@ class ModelRunner:
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Compute what is kept for ever."""
-        if self._context is Context.TAIL:
-            self._encoder.warm_up()
+        self._encoder.warm_up()
+        if self._steps is not None:
+            self._steps.warm_up()
 
     def encode(self, admitted: list[Sequence]) -> Encoding:
         """Start to encode the windows of those that are ENCODING, on the thread beside."""
@@ -157,16 +176,25 @@ class ModelRunner:
         prompts = [self._prompt(s.request, s.language) for s in wanted]
         inputs = [[*prompt, *s.tokens] for prompt, s in zip(prompts, wanted, strict=True)]
         tap = AttentionTap(self._tap_heads)
-        hidden = self._forward(wanted, inputs, tap)
+        batch, hidden = self._forward(wanted, inputs, tap)
         for index, (sequence, prompt) in enumerate(zip(wanted, prompts, strict=True)):
             predicting = slice(len(prompt) - 1, len(prompt) + len(sequence.tokens))
-            logprobs = self._model.decoder.logits(hidden[index, predicting][:-1]).log_softmax(-1)
-            chosen = logprobs.gather(1, torch.tensor(sequence.tokens, device=self.device)[:, None])
             n_positions = _n_positions(sequence.request.window)
             scores = torch.stack([scores[predicting, :n_positions] for scores in tap.scores[index]])
             weights = scores.float().softmax(-1)  # (n_heads, n_tokens + 1, n_positions)
             positions = token_positions(weights.cpu().numpy())
-            sequence.words = self._words(sequence, positions, chosen.squeeze(1).exp().tolist())
+            states = hidden[batch.spans[index]][predicting]
+            logprobs = [*self._logprobs(states, sequence.request.prefix), *sequence.logprobs]
+            sequence.words = self._words(sequence, positions, np.exp(logprobs))
+
+    def _logprobs(self, states: Tensor, tokens: tuple[int, ...]) -> list[float]:
+        """Return the log-probability of each token, the first of what (n, C) states predict."""
+        if not tokens:
+            return []
+        scores = self._model.decoder.logits(states[: len(tokens)])
+        chosen = scores.gather(1, torch.tensor(tokens, device=self.device)[:, None]).squeeze(1)
+        found: list[float] = (chosen - scores.logsumexp(-1)).tolist()
+        return found
 
     # ------------------------------------------------------------------------------------------- encode
 
@@ -213,18 +241,18 @@ class ModelRunner:
         # One token less than there is room for, because the choice beyond the draft is gained as well.
         drafts = [s.request.draft[: max(0, s.max_tokens - len(s.tokens) - 1)] if self._draft else () for s in sequences]
         inputs = [[*head, *draft] for head, draft in zip(heads, drafts, strict=True)]
-        hidden = self._forward(sequences, inputs)
-        no_speech = self._no_speech_probs(sequences, hidden)
-        scored = [torch.arange(len(head) - 1, len(tokens)) for head, tokens in zip(heads, inputs, strict=True)]
-        first = [(s.request.prefix == ()) for s in sequences]
-        states = torch.cat([hidden[i, at] for i, at in enumerate(scored)])
-        is_first = torch.cat([(at == at[0]) & f for at, f in zip(scored, first, strict=True)]).to(self.device)
+        batch, hidden = self._forward(sequences, inputs)
+        begins = [span.start for span in batch.spans]
+        no_speech = self._no_speech_probs(sequences, begins, hidden)
+        scored = [range(at + len(head) - 1, at + len(row)) for at, head, row in zip(begins, heads, inputs, strict=True)]
+        n_before = accumulate((len(part) for part in scored), initial=0)
+        first = [n for n, s in zip(n_before, sequences, strict=False) if not s.request.prefix]
         texts: list[Text] = [
             (s.request.hotwords, [*s.request.prefix, *draft[:n]] if s.request.hotwords else ())
             for s, draft in zip(sequences, drafts, strict=True)
             for n in range(len(draft) + 1)
         ]
-        choices, logprobs = self._choose_all(states, is_first, texts)
+        choices, logprobs = self._choose_all(hidden[list(itertools.chain(*scored))], first, texts)
         gains = []
         taken = 0
         for sequence, head, draft in zip(sequences, heads, drafts, strict=True):
@@ -242,51 +270,60 @@ class ModelRunner:
 
     def _step(self, sequences: tuple[Sequence, ...]) -> tuple[Gain, ...]:
         """Run one token of every row."""
-        rows = self._rows(sequences)
-        lengths = torch.tensor([self._cache.lengths[row] for row in rows.indices], device=self.device)
-        inputs = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
-        hidden = self._model.decoder(inputs, lengths, self._cache, rows)[:, 0]
-        never_first = torch.zeros(len(sequences), dtype=torch.bool, device=self.device)
-        choices, logprobs = self._choose_all(hidden, never_first, [(s.request.hotwords, s.tokens) for s in sequences])
-        for row in rows.indices:
+        rows, tokens = [_row(s) for s in sequences], [s.tokens[-1] for s in sequences]
+        if self._steps is None or any(s.request.hotwords for s in sequences):
+            hidden = self._model.decoder(self._batch(rows, [[token] for token in tokens]))
+            choices, logprobs = self._choose_all(hidden, (), [(s.request.hotwords, s.tokens) for s in sequences])
+        else:
+            choices, logprobs = self._steps.step(rows, tokens)
+        for row in rows:
             self._cache.lengths[row] += 1
         return tuple(
             Gain((), (logprob,), ended=True) if token == self.tokenizer.eot else Gain((token,), (logprob,), ended=False)
             for token, logprob in zip(choices, logprobs, strict=True)
         )
 
-    def _choose_all(self, states: Tensor, is_first: Tensor, texts: list[Text]) -> tuple[list[int], list[float]]:
+    def _choose_all(self, states: Tensor, first: Collection[int], texts: list[Text]) -> tuple[list[int], list[float]]:
         """Choose for (n, C) states; a few at a time, because the scores of many leave the cache."""
         chosen = []
-        for at in range(0, len(states), _SCORED_AT_ONCE):
-            part = slice(at, at + _SCORED_AT_ONCE)
-            bonuses = bonuses_of(texts[part], self.device)
-            chosen.append(self._choose(self._model.decoder.logits(states[part]), is_first[part], bonuses))
+        n_at_once = _SCORED_AT_ONCE[self.device.type]
+        for at in range(0, len(states), n_at_once):
+            scores = self._model.decoder.logits(states[at : at + n_at_once])
+            firsts = [row - at for row in first if at <= row < at + n_at_once]
+            bonuses = bonuses_of(texts[at : at + n_at_once], self.device)
+            chosen.append(self._choose(scores, firsts, bonuses))
         tokens, logprobs = zip(*chosen, strict=True)
         return torch.cat(tokens).tolist(), torch.cat(logprobs).tolist()
 
-    def _no_speech_probs(self, sequences: tuple[Sequence, ...], hidden: Tensor) -> list[float]:
-        """What each window gives to "no speech", asked after `sot`; 0 once words of it are committed."""
+    def _no_speech_probs(self, sequences: tuple[Sequence, ...], begins: list[int], hidden: Tensor) -> list[float]:
+        """What each window gives to "no speech", asked after `sot`; 0 once words of it are committed.
+
+        Args:
+            begins: where each sequence's states begin in (P, C) `hidden`.
+        """
         open_ = [i for i, s in enumerate(sequences) if not s.request.prefix]
         probabilities = [0.0] * len(sequences)
         if open_:
-            starts = [n_before_sot(sequences[i].request.history) for i in open_]
-            scores = self._model.decoder.logits(hidden[open_, starts])
+            starts = [begins[i] + n_before_sot(sequences[i].request.history) for i in open_]
+            scores = self._model.decoder.logits(hidden[starts])
             for i, value in zip(open_, scores.softmax(-1)[:, self.tokenizer.no_speech].tolist(), strict=True):
                 probabilities[i] = value
         return probabilities
 
     def _forward(
         self, sequences: tuple[Sequence, ...] | list[Sequence], inputs: list[list[int]], tap: AttentionTap | None = None
-    ) -> Tensor:
-        """Run whole rows from their first position; returns (B, T, C), shorter rows padded at the right."""
-        tokens = pad_sequence([torch.tensor(row) for row in inputs], batch_first=True).to(self.device)
-        rows = self._rows(sequences)
-        for row in rows.indices:
+    ) -> tuple[TextBatch, Tensor]:
+        """Run whole rows from their first position; returns how they lie, and (P, C)."""
+        rows = [_row(s) for s in sequences]
+        for row in rows:
             self._cache.lengths[row] = 0
-        offsets = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
-        hidden: Tensor = self._model.decoder(tokens, offsets, self._cache, rows, tap=tap)
-        return hidden
+        batch = self._batch(rows, inputs)
+        return batch, self._model.decoder(batch, tap=tap)
+
+    def _batch(self, rows: list[int], tokens: list[list[int]]) -> TextBatch:
+        if self._padded:
+            return PaddedTexts.of(rows, tokens, self._cache, self.device)
+        return RaggedTexts(rows, tokens, self._cache)
 
     def _prompt(self, request: Request, language: str) -> tuple[int, ...]:
         return self.tokenizer.prompt(language, request.task, request.history)
@@ -298,7 +335,7 @@ class ModelRunner:
         if not self.tokenizer.is_multilingual or not unknown:
             return languages
         starts = [[self.tokenizer.sot]] * len(unknown)
-        hidden = self._forward([sequences[i] for i in unknown], starts)[:, 0]
+        _, hidden = self._forward([sequences[i] for i in unknown], starts)
         found = self._model.decoder.logits(hidden)[:, self._language_tokens].softmax(-1)
         for i, probabilities in zip(unknown, found.tolist(), strict=True):
             request = sequences[i].request
@@ -307,7 +344,7 @@ class ModelRunner:
             languages[i] = (self._languages[best], probabilities[best])
         return languages
 
-    def _words(self, sequence: Sequence, positions: np.ndarray, probabilities: list[float]) -> tuple[Word, ...]:
+    def _words(self, sequence: Sequence, positions: np.ndarray, probabilities: np.ndarray) -> tuple[Word, ...]:
         """Group tokens into words with times on the session clock."""
         window = sequence.request.window
         words = []
@@ -322,9 +359,6 @@ class ModelRunner:
             words.append(Word(text, tuple(group), min(start, window.end), min(end, window.end), probability))
             taken += len(group)
         return tuple(words)
-
-    def _rows(self, sequences: tuple[Sequence, ...] | list[Sequence]) -> Rows:
-        return Rows([_row(s) for s in sequences], self.device)
 
 
 def default_threads() -> int:

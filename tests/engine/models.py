@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from engine.batch import Effort, run_tick
-from engine.cache import KVCache, Rows
+from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions, weight_shapes
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
-from engine.model import AttentionTap, EncoderInput, Whisper
+from engine.model import AttentionTap, TextBatch, Whisper
+from engine.padded import PaddedTexts
+from engine.ragged import RaggedTexts, RaggedWindows
 from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
 from engine.scheduler import Sequence as Running
@@ -42,20 +44,20 @@ def encode(model: Whisper, features: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _encode(model: Whisper, cache: KVCache, features: dict[int, Tensor]) -> list[Tensor]:
-    n_positions = model.dimensions.n_audio_positions
-    inputs = []
-    for row, mel in features.items():
-        cache.lay_out(row, n_positions, None)
-        inputs.append(EncoderInput(row, slice(0, n_positions), torch.nn.functional.pad(mel, (0, 1))))
-    return list(model.encoder(inputs, cache).split(n_positions))
+    n_windows, n_positions = len(features), model.dimensions.n_audio_positions
+    cache.lay_out(list(features), [n_positions] * n_windows, [None] * n_windows)
+    frames = torch.nn.functional.pad(torch.stack(list(features.values())), (2, 1))
+    batch = RaggedWindows(frames, list(features), [slice(0, n_positions)] * n_windows, cache)
+    return list(model.encoder(batch).split(n_positions))
 
 
 class CachedDecoder:
     """Decodes rows of a cache step by step, whatever their lengths."""
 
-    def __init__(self, model: Whisper, n_rows: int) -> None:
+    def __init__(self, model: Whisper, n_rows: int, *, padded: bool = False) -> None:
         self.model = model
         self.cache = make_cache(model, n_rows)
+        self._padded = padded
 
     @torch.inference_mode()
     def show(self, features: dict[int, Tensor]) -> None:
@@ -70,14 +72,16 @@ class CachedDecoder:
     def extend(self, tokens: dict[int, list[int]], *, tap: AttentionTap | None = None) -> dict[int, Tensor]:
         """Run more tokens of some rows in one pass; (n, V) scores per row."""
         rows = list(tokens)
-        offsets = torch.tensor([self.cache.lengths[row] for row in rows])
-        padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(t) for t in tokens.values()], batch_first=True)
-        hidden = self.model.decoder(padded, offsets, self.cache, Rows(rows, CPU), tap=tap)
+        batch = self._lay_out(rows, list(tokens.values()))
+        hidden = self.model.decoder(batch, tap=tap)
         scores = {}
-        for index, (row, added) in enumerate(tokens.items()):
+        for span, (row, added) in zip(batch.spans, tokens.items(), strict=True):
             self.cache.lengths[row] += len(added)
-            scores[row] = self.model.decoder.logits(hidden[index, : len(added)])
+            scores[row] = self.model.decoder.logits(hidden[span])
         return scores
+
+    def _lay_out(self, rows: list[int], tokens: list[list[int]]) -> TextBatch:
+        return PaddedTexts.of(rows, tokens, self.cache, CPU) if self._padded else RaggedTexts(rows, tokens, self.cache)
 
 
 def attention(tap: AttentionTap, row: int) -> Tensor:
@@ -92,10 +96,14 @@ def make_runner(
     n_slots: int = 8,
     encoder: EncoderMode = EncoderMode.BATCHED,
     context: Context = Context.FULL,
+    padded: bool = False,
 ) -> ModelRunner:
-    """A runner on the CPU in float32; padded to 30 s as in training unless told otherwise."""
+    """A runner on the CPU in float32; padded to 30 s as in training unless told otherwise.
+
+    `padded` has its batches laid out as for a GPU.
+    """
     config = EngineConfig(device=Device.CPU, dtype=Precision.FP32, encoder=encoder, context=context, n_slots=n_slots)
-    return ModelRunner(checkpoint, tokenizer, config)
+    return ModelRunner(checkpoint, tokenizer, config, padded=padded)
 
 
 _sessions = itertools.count()

@@ -27,7 +27,7 @@ def test_the_best_allowed_token_is_chosen_row_by_row(
         begin = ()
     is_first = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
     choose = GreedyChoice(suppress, begin, CPU)
-    chosen, logprobs = choose(torch.tensor(rows), torch.tensor(is_first))
+    chosen, logprobs = choose(torch.tensor(rows), [i for i, first in enumerate(is_first) if first])
     for row, first, token, logprob in zip(rows, is_first, chosen.tolist(), logprobs.tolist(), strict=True):
         allowed = [t for t in range(N_VOCAB) if t not in suppress and not (first and t in begin)]
         assert token == max(allowed, key=lambda t: row[t])
@@ -39,7 +39,7 @@ def test_the_beginning_has_more_rules() -> None:
     choose = GreedyChoice((3,), (END,), CPU)
     row = torch.arange(N_VOCAB).float()
     row[END] = 100
-    chosen, _ = choose(torch.stack([row, row]), torch.tensor([True, False]))
+    chosen, _ = choose(torch.stack([row, row]), [0])
     assert chosen.tolist() == [11, END]
 
 
@@ -48,7 +48,7 @@ def test_a_bonus_decides_the_choice_but_not_how_probable_it_is_called() -> None:
     scores = torch.arange(N_VOCAB).float().repeat(3, 1)
     hotwords = Hotwords([[10, 4]])
     bonuses = bonuses_of([(None, []), (hotwords, []), (hotwords, [10])], CPU)
-    chosen, logprobs = choose(scores, torch.zeros(3, dtype=torch.bool), bonuses)
+    chosen, logprobs = choose(scores, (), bonuses)
     assert chosen.tolist() == [11, 10, 10], "4 lies too far behind even for a word that has begun"
     allowed = scores[0].clone()
     allowed[3] = -torch.inf
@@ -58,7 +58,7 @@ def test_a_bonus_decides_the_choice_but_not_how_probable_it_is_called() -> None:
 def test_a_bonus_never_brings_a_suppressed_token_back() -> None:
     choose = GreedyChoice((11,), (), CPU)
     scores = torch.arange(N_VOCAB).float()[None]
-    chosen, _ = choose(scores, torch.tensor([False]), bonuses_of([(Hotwords([[11]]), [])], CPU))
+    chosen, _ = choose(scores, (), bonuses_of([(Hotwords([[11]]), [])], CPU))
     assert chosen.tolist() == [10]
 
 

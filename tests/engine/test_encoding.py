@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.cache import AudioKeys, KVCache, Rows
+from engine.cache import AudioKeys, KVCache
 from engine.checkpoint import Checkpoint
 from engine.config import Context
 from engine.encoding import WindowEncoder, WindowInput
 from engine.model import Whisper
 from engine.silence import TailKeys, n_tail_keys, thin_out
 from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, SAMPLE_RATE, Samples
-from tests.engine.models import CPU, make_cache, make_whisper, random_checkpoint
+from tests.engine.models import make_cache, make_whisper, random_checkpoint
 
 N_ALL = 1500
 
@@ -129,14 +129,17 @@ def test_attention_to_equal_positions_is_the_same_through_their_tail(n_own: int,
     """Where silence is all alike, one key with the weight of many is exact."""
     n_all = 40
     n_tail = n_tail_keys(n_all, stride)
-    query, real = torch.randn(1, 2, 5, 4), torch.randn(2, n_own, 2, 4)
+    query, real = torch.randn(5, 2, 4), torch.randn(2, n_own, 2, 4)
     silent = torch.randn(2, 2, 1, 4).expand(-1, -1, n_all, -1)
     everything = torch.cat([real.transpose(1, 2), silent[:, :, n_own:]], dim=2)
-    exact = torch.nn.functional.scaled_dot_product_attention(query, everything[:1], everything[1:])
+    exact = torch.nn.functional.scaled_dot_product_attention(query.transpose(0, 1), everything[0], everything[1])
     keys = AudioKeys((2, n_all, 4), 1, 3, n_tail, torch.empty(0))
     tail = TailKeys([thin_out(silent, stride)], stride, n_all)
-    keys.lay_out(1, n_all, tail)  # a longer window before it
-    keys.lay_out(1, n_own, tail if n_own < n_all else None)
+    keys.lay_out([1], [n_all], [tail])  # a longer window before it
+    keys.lay_out([1], [n_own], [tail if n_own < n_all else None])
     keys.write(0, 1, slice(0, n_own), real[0], real[1])
-    found = keys.attend_padded(0, Rows([1], CPU), query) if padded else keys.attend(0, 1, query)
-    torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
+    if padded:
+        (found,) = keys.attend_padded(0, torch.tensor([1]), query[None], keys.extent([1]))
+    else:
+        found = keys.attend(0, 1, query)
+    torch.testing.assert_close(found.transpose(0, 1), exact, atol=1e-5, rtol=1e-5)
