@@ -397,7 +397,7 @@ def bench_capacity(
         list[str] | None, typer.Argument(metavar="[-- FLAGS...]", help="Further flags of serve, behind two dashes.")
     ] = None,
     model: ModelName = _DEFAULTS.model,
-    stability: ShownWords = Stability.BALANCED,
+    stability: ShownWords = Stability.FAST,
     device: DeviceName = _DEFAULTS.device,
     pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
     url: Annotated[

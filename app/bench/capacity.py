@@ -60,7 +60,7 @@ class Options:
     Attributes:
         engine: model and pause; what the server is started with, and what decodes the recordings offline.
         flags: further flags of `tickscribe serve`.
-        stability: what the speakers want to be shown.
+        stability: what the speakers want to be shown: every word at once, as other servers do.
         url: a server that runs already; None starts one.
         n_streams: measure these; none searches for the largest that is served in time.
         max_streams: the search goes no further.
@@ -69,7 +69,7 @@ class Options:
     engine: EngineConfig
     manifest: Path
     flags: tuple[str, ...] = ()
-    stability: Stability = Stability.BALANCED
+    stability: Stability = Stability.FAST
     url: str | None = None
     n_streams: tuple[int, ...] = ()
     max_streams: int = 256
@@ -127,12 +127,15 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
     points.sort(key=lambda point: point.n_streams)
     for table in to_tables(points):
         console.print(table)
-    console.print("delays in s; waste: how often audio is encoded; late: the load generator's own, in ms")
+    console.print(
+        "delays in s; waste: how often audio is encoded; fallbacks: windows decoded again at full context; "
+        "late: the load generator's own, in ms"
+    )
     console.print(_headline(points, options))
     if output:
         report = {
             "title": "Live speakers at once, delays in seconds",
-            "command": "tickscribe bench capacity",
+            "command": _command(options),
             "machine": asdict(machine),
             "setting": setting,
             "headings": _DELAY_HEADINGS.split("|"),
@@ -143,6 +146,19 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
         }
         output.write_text(json.dumps(report, indent=2, default=str) + "\n", encoding="utf-8")
     return points
+
+
+def _command(options: Options) -> str:
+    """The command that repeats the table, defaults left out."""
+    defaults = Options(EngineConfig(), options.manifest)
+    words = ["tickscribe bench capacity"]
+    if options.engine.model != defaults.engine.model:
+        words.append(f"--model {options.engine.model}")
+    if options.stability is not defaults.stability:
+        words.append(f"--stability {options.stability}")
+    words += [f"--streams {n_streams}" for n_streams in options.n_streams]
+    words += ["--", *options.flags] if options.flags else []
+    return " ".join(words)
 
 
 def search(measure: Callable[[int], Point], *, most: int) -> list[Point]:
@@ -280,7 +296,7 @@ _DELAY_HEADINGS = (
 def to_tables(points: Sequence[Point]) -> tuple[Table, Table]:
     """Delays and words; then what it cost. One line per N each."""
     delays = _table(_DELAY_HEADINGS)
-    costs = _table("streams|waste|CPU %|others %|MB|late p50|p99|encoder batch: ticks|decoder batch: ticks")
+    costs = _table("streams|waste|fallbacks %|CPU %|others %|MB|late p50|p99|encoder batch: ticks|decoder batch: ticks")
     for point in points:
         delays.add_row(*_delay_cells(point))
         costs.add_row(*_cost_cells(point))
@@ -309,6 +325,7 @@ def _cost_cells(point: Point) -> tuple[str, ...]:
     return (
         str(point.n_streams),
         f"{work.waste:.2f}",
+        f"{100 * work.fallback_rate:.2f}",
         f"{cpu.server_percent:.0f}" if cpu else "-",
         f"{cpu.others_percent:.0f}" if cpu else "-",
         f"{point.peak_memory_mb:.0f}" if point.peak_memory_mb else "-",

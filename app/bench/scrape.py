@@ -18,12 +18,16 @@ class Work:
     Attributes:
         audio_s: received.
         encoded_s: encoded, counted as often as it was.
+        windows: that went through the encoder.
+        retries: windows that were decoded again with full context, because their text looked wrong.
         encoder_batch, decoder_batch: upper bound of the bucket -> ticks in it.
         errors: conversations that the server ended.
     """
 
     audio_s: float
     encoded_s: float
+    windows: int
+    retries: int
     tokens: int
     encoder_s: float
     decoder_s: float
@@ -35,6 +39,11 @@ class Work:
     def waste(self) -> float:
         """How often each second of audio went through the encoder."""
         return self.encoded_s / self.audio_s if self.audio_s else 0.0
+
+    @property
+    def fallback_rate(self) -> float:
+        """Share of the windows that were decoded again with full context."""
+        return self.retries / self.windows if self.windows else 0.0
 
 
 Samples = Mapping[tuple[str, str], float]  # (name, bucket or label) -> value
@@ -66,6 +75,8 @@ def work_between(before: Samples, after: Samples) -> Work:
     return Work(
         audio_s=gain("audio_received_seconds_total"),
         encoded_s=gain("encoder_positions_total") * _POSITION_S,
+        windows=int(gain("encoder_batch_size_sum")),
+        retries=int(gain("retries_total")),
         tokens=int(gain("decoder_tokens_total")),
         encoder_s=gain("encoder_duration_seconds_sum"),
         decoder_s=gain("decoder_duration_seconds_sum"),

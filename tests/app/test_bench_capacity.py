@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from app.bench import native, scrape
+from app.bench import capacity, native, scrape
 from app.bench.capacity import Bounds, Point, search, verdict
 from app.bench.clips import Clip
 from app.bench.delays import Distribution, Update, drift_s_per_min, first_seen, phrase_delays, word_delays
@@ -311,6 +312,8 @@ tickscribe_encoder_positions_total 2100.0
 tickscribe_encoder_batch_size_bucket{le="1.0"} 10.0
 tickscribe_encoder_batch_size_bucket{le="2.0"} 13.0
 tickscribe_encoder_batch_size_bucket{le="+Inf"} 13.0
+tickscribe_encoder_batch_size_sum 16.0
+tickscribe_retries_total 1.0
 tickscribe_errors_total{code="overloaded"} 2.0
 tickscribe_errors_total{code="too_big"} 1.0
 """
@@ -320,6 +323,17 @@ def test_work_is_the_difference_of_two_looks() -> None:
     work = scrape.work_between(scrape.parse(BEFORE), scrape.parse(AFTER))
     assert (work.audio_s, work.waste, work.errors) == (20.0, pytest.approx(2.0), 3)
     assert work.encoder_batch == {"1": 6, "2": 3}
+    assert (work.windows, work.fallback_rate) == (16, 1 / 16)
+
+
+def test_the_command_in_the_report_names_what_differs_from_the_defaults() -> None:
+    options = capacity.Options(
+        EngineConfig(model="base"), Path("clips.tsv"), flags=("--dtype", "fp32"), n_streams=(8, 24)
+    )
+    assert capacity._command(options) == (
+        "tickscribe bench capacity --model base --streams 8 --streams 24 -- --dtype fp32"
+    )
+    assert capacity._command(capacity.Options(EngineConfig(), Path("clips.tsv"))) == "tickscribe bench capacity"
 
 
 def test_processor_time_of_others_is_what_the_server_did_not_use() -> None:
