@@ -9,6 +9,7 @@ Shapes: as in engine/model.py; R rows, S = 1500 encoder positions, G tail keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +32,7 @@ class TextKeys:
             like: gives device and dtype.
         """
         self.n_keys = shape[1]
-        self._stores = [like.new_zeros((2, n_rows, *shape)) for _ in range(n_layers)]  # [0] keys, [1] values
+        self._stores = [_zeros((2, n_rows, *shape), like) for _ in range(n_layers)]  # [0] keys, [1] values
 
     def write(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write (P, H, D) keys and values, each at its own (P,) row and position."""
@@ -77,7 +78,7 @@ class AudioKeys:
         n_heads, n_positions, head_width = shape
         self.n_keys = n_tail + n_positions
         size = (2, n_rows, n_heads, self.n_keys, head_width)
-        self._stores = [like.new_zeros(size) for _ in range(n_layers)]  # [0] keys, [1] values
+        self._stores = [_zeros(size, like) for _ in range(n_layers)]  # [0] keys, [1] values
         self._bias = like.new_full((n_rows, self.n_keys), -torch.inf)
         self._bias[:, n_tail] = 0  # a row never used has one key, so that attention to it is defined
         self._runs = [slice(n_tail, n_tail + 1)] * n_rows
@@ -164,6 +165,14 @@ class KVCache:
         """Begin windows of so many positions of their own; the tails, or nothing, stand for the rest of 30 seconds."""
         self.encoder.lay_out(rows, n_positions, [tail.encoder if tail else None for tail in tails])
         self.cross.lay_out(rows, n_positions, [tail.cross if tail else None for tail in tails])
+
+
+def _zeros(size: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return zeros that, on a CPU, take no memory before they are written to: most windows are shorter than 30 s."""
+    if like.device.type != "cpu":
+        return like.new_zeros(size)
+    n_bytes = math.prod(size) * like.dtype.itemsize
+    return torch.from_numpy(np.zeros(n_bytes, dtype=np.uint8)).view(like.dtype).view(size)
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
