@@ -126,7 +126,12 @@ def serve(
     gather_ms: Annotated[
         float, typer.Option(help="How long a tick waits for more audio to share its encoder run.")
     ] = _DEFAULTS.gather_ms,
-    slots: Annotated[int, typer.Option(help="Most windows that are decoded at once.")] = _DEFAULTS.n_slots,
+    slots: Annotated[
+        int,
+        typer.Option(
+            help="Most windows that are decoded at once; 0: 16 on a CPU, up to 256 as a GPU's memory allows.",
+        ),
+    ] = _DEFAULTS.n_slots,
     max_sessions: Annotated[int, typer.Option(min=1, help="Most speakers at once; one more is refused.")] = 64,
     pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
     threads: Annotated[int, typer.Option(help="Torch threads; 0 leaves a core to the sockets.")] = _DEFAULTS.n_threads,

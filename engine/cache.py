@@ -161,6 +161,15 @@ class KVCache:
         self.cross = audio(dimensions.n_decoder_layers, CROSS_STRIDE)
         self.lengths = [0] * n_rows
 
+    @staticmethod
+    def row_bytes(dimensions: Dimensions, dtype: torch.dtype) -> int:
+        """Return what one row takes."""
+        n_positions = dimensions.n_audio_positions
+        n_encoder_keys = n_positions + n_tail_keys(n_positions, ENCODER_STRIDE)
+        n_decoder_keys = dimensions.n_text_positions + n_positions + n_tail_keys(n_positions, CROSS_STRIDE)
+        n_keys = dimensions.n_encoder_layers * n_encoder_keys + dimensions.n_decoder_layers * n_decoder_keys
+        return 2 * n_keys * dimensions.n_state * dtype.itemsize
+
     def lay_out(self, rows: Sequence[int], n_positions: Sequence[int], tails: Sequence[SilenceTail | None]) -> None:
         """Begin windows of so many positions of their own; the tails, or nothing, stand for the rest of 30 seconds."""
         self.encoder.lay_out(rows, n_positions, [tail.encoder if tail else None for tail in tails])

@@ -58,7 +58,7 @@ class EngineConfig:
             utterance; 0 encodes every partial afresh, None takes what was measured to do for a model of this size.
             Finals are always encoded afresh.
         draft: verify the last hypothesis of an utterance in the pass that prefills the next; the text is the same.
-        n_slots: rows of the KV cache: the most windows that are decoded at once.
+        n_slots: rows of the KV cache: the most windows that are decoded at once; 0 takes what suits the device.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
         n_threads: torch threads; 0 leaves one core to the event loop.
         pause_ms: silence that ends an utterance, unless its session wants another.
@@ -72,7 +72,7 @@ class EngineConfig:
     context: Context = Context.TAIL
     freeze_after_s: float | None = None
     draft: bool = True
-    n_slots: int = 16
+    n_slots: int = 0
     gather_ms: float = 0.0
     n_threads: int = 0
     pause_ms: int = 500
@@ -81,7 +81,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("freeze_after_s", 0, 30),
-            ("n_slots", 1, 1024),
+            ("n_slots", 0, 1024),
             ("gather_ms", 0, 1000),
             ("n_threads", 0, 256),
             ("pause_ms", *SETTING_RANGES["pause_ms"]),

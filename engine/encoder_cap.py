@@ -48,7 +48,7 @@ def estimate_cap(dimensions: Dimensions, *, device: torch.device, dtype: torch.d
     before and after its activation.
     """
     per_position = (5 * dimensions.n_state + 2 * dimensions.ffn) * dtype.itemsize
-    return EncoderCap(max(dimensions.n_audio_positions, int(_SHARE * _free_bytes(device)) // per_position))
+    return EncoderCap(max(dimensions.n_audio_positions, int(_SHARE * free_bytes(device)) // per_position))
 
 
 def is_out_of_memory(fault: RuntimeError) -> bool:
@@ -56,7 +56,8 @@ def is_out_of_memory(fault: RuntimeError) -> bool:
     return isinstance(fault, torch.OutOfMemoryError) or "can't allocate memory" in str(fault)
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that is free on a device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

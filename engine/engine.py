@@ -285,6 +285,7 @@ def build_engine(config: EngineConfig) -> Engine:
     checkpoint = load_model(config.model)
     tokenizer = Tokenizer(checkpoint)
     runner = ModelRunner(checkpoint, tokenizer, config)
+    config = replace(config, n_slots=runner.n_slots)
     if config.freeze_after_s is None:
         config = replace(config, freeze_after_s=default_freeze_after_s(checkpoint.dimensions))
     info = _describe(checkpoint, tokenizer, runner)

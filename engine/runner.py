@@ -30,10 +30,10 @@ from torch import Tensor
 from engine import quantisation
 from engine.alignment import find_silences, token_positions, word_spans
 from engine.cache import KVCache
-from engine.checkpoint import Checkpoint
+from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Device, EncoderMode, EngineConfig, Precision
 from engine.decoding import GreedyChoice, Text, bonuses_of, verify
-from engine.encoder_cap import estimate_cap, is_out_of_memory
+from engine.encoder_cap import estimate_cap, free_bytes, is_out_of_memory
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
 from engine.graphs import EncoderGraphs, StepGraphs
@@ -48,6 +48,9 @@ from engine.types import POSITION_SAMPLES, Request, Window, Word
 logger = logging.getLogger(__name__)
 
 _CPU_POSITIONS = 256  # in one tick: about 0.05 s of one core with tiny.en
+_CPU_SLOTS = 16  # more would wait for each other
+_MOST_SLOTS = 256
+_CACHE_SHARE = 0.25  # of a GPU's free memory
 _SCORED_AT_ONCE = {"cpu": 16, "cuda": 512}  # states of the decoder; the scores of 16 take 3.3 MB
 _MOST_THREADS = 4  # the products of a few seconds of audio are too small for more
 
@@ -86,7 +89,7 @@ class Encoding:
 
 
 class ModelRunner:
-    """Owns weights and cache.
+    """Owns weights and cache, which has `n_slots` rows to lend.
 
     Call `encode` with what was admitted and meanwhile `decode` with rounds of what was encoded before; `align` what has
     finished before its slots are released; `join` the encoding before the next one.
@@ -116,7 +119,8 @@ class ModelRunner:
         self.n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
         if self.precision is Precision.INT8:
             self._model.quantise()
-        n_rows = config.n_slots + self._padded  # one to spare for padding
+        self.n_slots = config.n_slots or default_slots(checkpoint.dimensions, self.device, dtype)
+        n_rows = self.n_slots + self._padded  # one to spare for padding
         self._cache = KVCache(checkpoint.dimensions, n_rows, device=self.device, dtype=dtype)
         self._cap = estimate_cap(checkpoint.dimensions, device=self.device, dtype=dtype)
         n_vocab = checkpoint.dimensions.n_vocab
@@ -125,8 +129,8 @@ class ModelRunner:
         self._steps: StepGraphs | None = None
         encoder_graphs: EncoderGraphs | None = None
         if self._padded:
-            self._steps = StepGraphs(self._model, self._cache, self._choose, spare_row=config.n_slots)
-            encoder_graphs = EncoderGraphs(self._model, self._cache, spare_row=config.n_slots)
+            self._steps = StepGraphs(self._model, self._cache, self._choose, spare_row=self.n_slots)
+            encoder_graphs = EncoderGraphs(self._model, self._cache, spare_row=self.n_slots)
         self._encoder = WindowEncoder(self._model, self._cache, config.context, encoder_graphs)
         self._tap_heads = checkpoint.alignment_heads
         self._languages = tokenizer.languages
@@ -369,6 +373,14 @@ def default_threads() -> int:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(_MOST_THREADS, cores - 1))
+
+
+def default_slots(dimensions: Dimensions, device: torch.device, dtype: torch.dtype) -> int:
+    """Return how many windows are decoded at once: 16 on a CPU, on a GPU what fits a quarter of its free memory."""
+    if device.type == "cpu":
+        return _CPU_SLOTS
+    n_fitting = int(_CACHE_SHARE * free_bytes(device)) // KVCache.row_bytes(dimensions, dtype)
+    return max(1, min(_MOST_SLOTS, n_fitting))
 
 
 def choose_device(device: Device) -> torch.device:

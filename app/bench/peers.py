@@ -268,7 +268,7 @@ def live_report(
     about += [f"{name} did not run: {reason}" for name, reason in unavailable.items()]
     return Report(
         title="Live, beside others: from the end of a word to its showing, from the end of a phrase to its final",
-        command="tickscribe bench peers",
+        command=_command(options),
         machine=machine,
         setting=f"{options.engine.model}, {options.duration_s:.0f} s, {options.n_rounds} round(s); {'; '.join(about)}",
         headings=tuple("server|speakers|in time|word p50|p95|final p95|drift/min|WER %|offline|CPU %|MB".split("|")),
@@ -296,6 +296,28 @@ def _live_cells(arm: str, n_streams: int, group: Sequence[Measured]) -> tuple[st
     )
 
 
+def _command(options: Options) -> str:
+    """The command that repeats the tables, defaults left out."""
+    defaults = Options(EngineConfig(), options.manifest, options.peers_dir)
+    words = ["tickscribe bench peers"]
+    if options.engine.model != defaults.engine.model:
+        words.append(f"--model {options.engine.model}")
+    for flag, values, default in (
+        ("--streams", options.streams, defaults.streams),
+        ("--peer-threads", options.peer_threads, defaults.peer_threads),
+        ("--only", options.only, defaults.only),
+    ):
+        words += [f"{flag} {value}" for value in values] if values != default else []
+    for flag, number, usual in (
+        ("--duration-s", options.duration_s, defaults.duration_s),
+        ("--rounds", options.n_rounds, defaults.n_rounds),
+        ("--file-minutes", options.file_minutes, defaults.file_minutes),
+    ):
+        words += [f"{flag} {number:g}"] if number != usual else []
+    words += ["--", *options.flags] if options.flags else []
+    return " ".join(words)
+
+
 def files_report(
     results: Sequence[FileResult], machine: Machine, options: Options, unavailable: Mapping[str, str]
 ) -> Report:
@@ -306,7 +328,7 @@ def files_report(
     setting = f"{options.engine.model}, {options.file_minutes:g} minutes of audio, {options.n_rounds} round(s)"
     return Report(
         title="Files, beside others",
-        command="tickscribe bench peers",
+        command=_command(options),
         machine=machine,
         setting="; ".join([setting, *(f"{name} did not run: {reason}" for name, reason in unavailable.items())]),
         headings=("arm", "seconds", "times real time", "WER %"),

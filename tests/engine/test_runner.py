@@ -16,7 +16,7 @@ from engine.config import Context, Device, EncoderMode
 from engine.errors import ConfigError
 from engine.history import MAX_HISTORY_TOKENS
 from engine.hotwords import Hotwords, hotwords_of
-from engine.runner import ModelRunner, choose_device
+from engine.runner import ModelRunner, choose_device, default_slots
 from engine.scheduler import Sequence
 from engine.tokenizer import Tokenizer
 from engine.types import SAMPLE_RATE, FinishReason, Hypothesis, Request, Samples, Task
@@ -375,3 +375,12 @@ def test_the_device_must_be_there() -> None:
 def test_the_parameters_are_counted(runner: ModelRunner, tiny_en: Checkpoint) -> None:
     n_weights = sum(weight.numel() for weight in tiny_en.weights.values())
     assert n_weights < runner.n_parameters < 1.001 * n_weights, "only the key projections' zero biases come on top"
+
+
+@pytest.mark.parametrize(("free_gb", "n_slots"), [(0.01, 1), (2, 22), (80, 256)])
+def test_a_gpu_has_as_many_slots_as_fit_a_quarter_of_its_free_memory(
+    tiny_en: Checkpoint, monkeypatch: pytest.MonkeyPatch, free_gb: float, n_slots: int
+) -> None:
+    monkeypatch.setattr("engine.runner.free_bytes", lambda device: int(free_gb * 1e9))
+    assert default_slots(tiny_en.dimensions, torch.device("cuda"), torch.float16) == n_slots
+    assert default_slots(tiny_en.dimensions, torch.device("cpu"), torch.float32) == 16
