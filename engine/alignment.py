@@ -18,6 +18,11 @@ from numpy.typing import NDArray
 from engine.types import POSITION_SAMPLES, Samples
 
 _MEDIAN_WIDTH = 7  # positions; as in openai/whisper
+# Comparisons that bring the median of seven into the middle (after Devillard, "Fast median search", 1998; a test sorts
+# as well). On whole arrays, two passes each, they take a sixth of the time of a partition.
+_MEDIAN_NETWORK = (
+    (0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4),
+)  # fmt: skip
 _SILENT_BELOW_LOUD_DB = 35.0
 _SILENT_ABOVE_FLOOR_DB = 6.0
 _NEVER_SILENT_BELOW_LOUD_DB = 20.0  # where there is no pause in the window, its quietest sounds are no silence
@@ -101,8 +106,10 @@ def median_filter(values: NDArray[np.float32]) -> NDArray[np.float32]:
     if values.shape[-1] <= half:
         return values
     padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(half, half)], mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_WIDTH, axis=-1)
-    return np.partition(windows, half, axis=-1)[..., half]  # np.median takes twice as long
+    shifted = [padded[..., i : i + values.shape[-1]] for i in range(_MEDIAN_WIDTH)]
+    for i, j in _MEDIAN_NETWORK:
+        shifted[i], shifted[j] = np.minimum(shifted[i], shifted[j]), np.maximum(shifted[i], shifted[j])
+    return shifted[half]
 
 
 def warp(cost: NDArray[np.float32]) -> NDArray[np.int64]:
