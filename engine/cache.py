@@ -1,8 +1,8 @@
 """Keys and values of every row, preallocated: text, encoder and cross-attention.
 
-One row per slot (engine/slots.py decides who holds which). Nothing is concatenated or allocated per step: a decode step
-writes one position per layer and reads a slice. Owned by engine/runner.py; used by the batches of engine/ragged.py,
-which know on the host where everything lies, and of engine/padded.py, which know it by tensors on the device.
+One row per slot (engine/slots.py decides who holds which). A decode step writes one position per layer; nothing grows.
+Owned by engine/runner.py; used by the batches of engine/ragged.py, which know on the host where everything lies and
+read slices, and of engine/padded.py, which know it by tensors on the device and gather the rows that they read.
 
 Shapes: as in engine/model.py; R rows, S = 1500 encoder positions, G tail keys.
 """
@@ -20,6 +20,8 @@ from torch import Tensor
 from engine.checkpoint import Dimensions
 from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, n_tail_keys
 
+_KEYS_MULTIPLE = 64
+
 
 class TextKeys:
     """Keys and values of the text of all rows and layers, at their positions."""
@@ -34,11 +36,9 @@ class TextKeys:
         self.n_keys = shape[1]
         self._stores = [_zeros((2, n_rows, *shape), like) for _ in range(n_layers)]  # [0] keys, [1] values
 
-    def write(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+    def write_at(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write (P, H, D) keys and values, each at its own (P,) row and position."""
-        key_store, value_store = self._stores[layer]
-        key_store[rows, :, positions] = keys
-        value_store[rows, :, positions] = values
+        _write_at(self._stores[layer], rows, positions, keys, values)
 
     def attend(self, layer: int, row: int, query: Tensor, n_before: int) -> Tensor:
         """Attend from (n, H, D) queries behind `n_before` positions of one row, each to itself and what is before."""
@@ -50,12 +50,15 @@ class TextKeys:
         attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
         return attended[0].transpose(0, 1)
 
-    def attend_padded(self, layer: int, rows: Tensor, query: Tensor, mask: Tensor) -> Tensor:
-        """Attend from (B, T, H, D) queries to (B,) rows; True in (B, T, n) `mask` is seen; returns (B, T, H, D)."""
-        keys, values = (store[rows, :, : mask.shape[-1]] for store in self._stores[layer])
-        return F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask[:, None]).transpose(
-            1, 2
-        )
+    def attend_padded(self, layer: int, rows: Tensor, query: Tensor, bias: Tensor) -> Tensor:
+        """Attend from (B, T, H, D) queries to (B,) rows, with (B, T, n) `bias`; returns (B, T, H, D)."""
+        keys, values = (store[rows, :, : bias.shape[-1]] for store in self._stores[layer])
+        return _attend(query, keys, values, bias[:, None])
+
+    def bias(self, positions: Tensor, n_keys: int) -> Tensor:
+        """Return (..., n_keys): 0 for keys up to each position, -inf behind."""
+        behind = torch.arange(n_keys, device=positions.device) > positions[..., None]
+        return self._stores[0].new_zeros(behind.shape).masked_fill_(behind, -torch.inf)
 
 
 class AudioKeys:
@@ -76,7 +79,7 @@ class AudioKeys:
             like: gives device and dtype.
         """
         n_heads, n_positions, head_width = shape
-        self.n_keys = n_tail + n_positions
+        self.n_keys = whole_blocks(n_tail + n_positions)
         size = (2, n_rows, n_heads, self.n_keys, head_width)
         self._stores = [_zeros(size, like) for _ in range(n_layers)]  # [0] keys, [1] values
         self._bias = like.new_full((n_rows, self.n_keys), -torch.inf)
@@ -114,11 +117,9 @@ class AudioKeys:
         self._stores[layer][0, row, :, at] = keys.transpose(0, 1)
         self._stores[layer][1, row, :, at] = values.transpose(0, 1)
 
-    def write_padded(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+    def write_at(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write (P, H, D) keys and values, each at its own (P,) row and position."""
-        at = self.n_tail + positions
-        self._stores[layer][0][rows, :, at] = keys
-        self._stores[layer][1][rows, :, at] = values
+        _write_at(self._stores[layer], rows, self.n_tail + positions, keys, values)
 
     def attend(self, layer: int, row: int, query: Tensor) -> Tensor:
         """Attend from (n, H, D) queries to one row; returns (n, H, D)."""
@@ -165,9 +166,10 @@ class KVCache:
     def row_bytes(dimensions: Dimensions, dtype: torch.dtype) -> int:
         """Return what one row takes."""
         n_positions = dimensions.n_audio_positions
-        n_encoder_keys = n_positions + n_tail_keys(n_positions, ENCODER_STRIDE)
-        n_decoder_keys = dimensions.n_text_positions + n_positions + n_tail_keys(n_positions, CROSS_STRIDE)
-        n_keys = dimensions.n_encoder_layers * n_encoder_keys + dimensions.n_decoder_layers * n_decoder_keys
+        n_encoder_keys = whole_blocks(n_positions + n_tail_keys(n_positions, ENCODER_STRIDE))
+        n_cross_keys = whole_blocks(n_positions + n_tail_keys(n_positions, CROSS_STRIDE))
+        n_keys = dimensions.n_encoder_layers * n_encoder_keys
+        n_keys += dimensions.n_decoder_layers * (n_cross_keys + dimensions.n_text_positions)
         return 2 * n_keys * dimensions.n_state * dtype.itemsize
 
     def lay_out(self, rows: Sequence[int], n_positions: Sequence[int], tails: Sequence[SilenceTail | None]) -> None:
@@ -184,7 +186,18 @@ def _zeros(size: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.from_numpy(np.zeros(n_bytes, dtype=np.uint8)).view(like.dtype).view(size)
 
 
+def whole_blocks(n_keys: int) -> int:
+    """Round up to whole blocks, which attention with a bias wants on a GPU."""
+    return -(-n_keys // _KEYS_MULTIPLE) * _KEYS_MULTIPLE
+
+
+def _write_at(store: Tensor, rows: Tensor, at: Tensor, keys: Tensor, values: Tensor) -> None:
+    key_store, value_store = store
+    key_store[rows, :, at] = keys
+    value_store[rows, :, at] = values
+
+
 def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """Attend from (B, T, H, D) to (B, H, n, D); `bias`, (..., n), is added to the scores."""
+    """Attend from (B, T, H, D) to (B, H, n, D); `bias`, (n,) or (B, 1, T or 1, n), is added to the scores."""
     mask = bias.expand(len(query), 1, query.shape[1], -1)
     return F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask).transpose(1, 2)

@@ -41,13 +41,18 @@ class EncoderCap:
         self.n_positions = max(1, min(self.n_positions, n_positions) // 2)
 
 
-def estimate_cap(dimensions: Dimensions, *, device: torch.device, dtype: torch.dtype) -> EncoderCap:
+def estimate_cap(
+    dimensions: Dimensions, *, device: torch.device, dtype: torch.dtype, gathered_per_position: int = 0
+) -> EncoderCap:
     """Return the cap for the memory that is free now.
 
-    A layer's largest moment holds, per position, the residual, queries, keys and values, and the feed-forward width
-    before and after its activation.
+    A layer's largest moment holds, per position, the residual, queries, keys and values, the feed-forward width before
+    and after its activation, and what is gathered to attend to.
+
+    Args:
+        gathered_per_position: numbers that the layout of the batch copies (engine/padded.py); 0 where it copies none.
     """
-    per_position = (5 * dimensions.n_state + 2 * dimensions.ffn) * dtype.itemsize
+    per_position = (5 * dimensions.n_state + 2 * dimensions.ffn + gathered_per_position) * dtype.itemsize
     return EncoderCap(max(dimensions.n_audio_positions, int(_SHARE * free_bytes(device)) // per_position))
 
 

@@ -1,6 +1,6 @@
 """Whisper as nn.Modules with an explicit cache (Radford et al. 2022, arXiv:2212.04356).
 
-Knows tensors only: no sessions, no text, no scheduling. Called by engine/runner.py on the engine thread. Weights come
+Knows tensors only: no sessions, no text, no scheduling. Called by engine/runner.py. Weights come
 from engine/checkpoint.py by the names of Hugging Face's WhisperForConditionalGeneration; query, key and value
 projections of self-attention are fused into one matrix.
 
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
         """Return (N * n, C) inputs of the first layer."""
         x = F.gelu(self.conv1(part.mel.to(self.positions)))  # device and dtype of the weights; (N, C, 2 * n + 1)
         # Whisper pads the second convolution, too, with zeros at the beginning; elsewhere the context is real.
-        x[:, :, 0] *= part.is_inside[:, None]
+        x[:, :, 0].mul_(part.is_inside[:, None])
         x = F.gelu(self.conv2(x))  # (N, C, n)
         return (x.transpose(1, 2) + self.positions[part.positions]).flatten(0, 1)
 
@@ -270,12 +270,11 @@ class Whisper(nn.Module):
         self.requires_grad_(requires_grad=False)
         self.eval()
 
-    def encode(self, batch: WindowBatch) -> int:
-        """Encode windows and keep what the decoder attends to of them; return P."""
+    def encode(self, batch: WindowBatch) -> None:
+        """Encode windows and keep what the decoder attends to of them."""
         encoded = self.encoder(batch)
         for layer, (key, value) in enumerate(self.decoder.cross_keys_values(encoded)):
             batch.keep_cross(layer, key, value)
-        return len(encoded)
 
     def quantise(self) -> None:
         """Switch the products of encoder and decoder to int8; everything else stays as it is."""

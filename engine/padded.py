@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from engine.cache import KVCache
+from engine.cache import KVCache, whole_blocks
 from engine.model import Stretches
 
 CHUNK = 64  # positions; the last chunk of a window is padded
@@ -45,7 +44,7 @@ class Chunks:
         stretches = self.stretches
         return stretches.mel, stretches.is_inside, stretches.positions, self.rows, self.kept_in
 
-    def first(self, n: int) -> Chunks:
+    def head(self, n: int) -> Chunks:
         """Return the first `n` chunks, as views."""
         mel, is_inside, positions, rows, kept_in = (tensor[:n] for tensor in self.tensors)
         return Chunks(Stretches(mel, is_inside, positions), rows, kept_in)
@@ -61,23 +60,24 @@ class Chunks:
             spare_row: takes what is padding.
             n_positions: S; the positions of padding are cut off there.
         """
-        starts = [range(span.start, span.stop, CHUNK) for span in spans]
-        n_real = [min(CHUNK, span.stop - at) for span, part in zip(spans, starts, strict=True) for at in part]
-        device = frames.device
-        windows = torch.tensor([i for i, part in enumerate(starts) for _ in part], device=device)  # (N,)
-        first = torch.tensor([at for part in starts for at in part], device=device)
-        at = (2 * first[:, None] + torch.arange(_FRAMES, device=device)).clamp_(max=frames.shape[-1] - 1)
-        positions = first[:, None] + torch.arange(CHUNK, device=device)
-        row_of = torch.tensor(rows, device=device)[windows]
-        is_real = torch.arange(CHUNK, device=device) < torch.tensor(n_real, device=device)[:, None]
+        table = torch.tensor(  # one copy to the device
+            [
+                (number, row, at, min(CHUNK, span.stop - at))
+                for number, (row, span) in enumerate(zip(rows, spans, strict=True))
+                for at in range(span.start, span.stop, CHUNK)
+            ]
+        ).to(frames.device)
+        number, row_of, begin, n_real = table.unbind(1)
+        at = (2 * begin[:, None] + torch.arange(_FRAMES, device=frames.device)).clamp_(max=frames.shape[-1] - 1)
+        offsets = torch.arange(CHUNK, device=frames.device)
         return Chunks(
             Stretches(
-                mel=frames.transpose(1, 2)[windows[:, None], at].transpose(1, 2),
-                is_inside=(first > 0).float(),
-                positions=positions.clamp_(max=n_positions - 1),
+                mel=frames.transpose(1, 2)[number[:, None], at].transpose(1, 2),
+                is_inside=(begin > 0).float(),
+                positions=(begin[:, None] + offsets).clamp_(max=n_positions - 1),
             ),
             rows=row_of,
-            kept_in=torch.where(is_real, row_of[:, None], spare_row),
+            kept_in=torch.where(offsets < n_real[:, None], row_of[:, None], spare_row),
         )
 
     @staticmethod
@@ -108,65 +108,96 @@ class ChunkedWindows:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """See `WindowBatch`."""
         keys = self._cache.encoder
-        keys.write_padded(layer, *self._at, key, value)
+        keys.write_at(layer, *self._at, key, value)
         return keys.attend_padded(
             layer, self._chunks.rows, query.view(-1, CHUNK, *query.shape[1:]), self._n_keys
         ).flatten(0, 1)
 
     def keep_cross(self, layer: int, key: Tensor, value: Tensor) -> None:
         """See `WindowBatch`."""
-        self._cache.cross.write_padded(layer, *self._at, key, value)
+        self._cache.cross.write_at(layer, *self._at, key, value)
 
 
 class PaddedTexts:
     """What one pass of the decoder computes: a `TextBatch`."""
 
     def __init__(
-        self, tokens: Tensor, positions: Tensor, rows: Tensor, n_text_keys: int, n_audio_keys: int, cache: KVCache
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        rows: Tensor,
+        kept_in: Tensor,
+        n_text_keys: int,
+        n_audio_keys: int,
+        cache: KVCache,
+        *,
+        lengths: Sequence[int] = (),
+        host_rows: Sequence[int] = (),
     ) -> None:
-        """Append tokens to the texts of some rows; this much is all that a recorded pass knows.
+        """Append tokens to the texts of some rows.
 
         Args:
-            tokens, positions: (B, T) int64. What pads a row is seen by none of its real tokens and overwritten later.
-            rows: (B,) int64.
+            tokens, positions: (B, T) int64.
+            rows: (B,) int64 to attend to.
+            kept_in: (B, T) int64 rows that keys and values are written to: the same, or the spare one for padding.
             n_text_keys, n_audio_keys: of the cache's keys hold all that is attended to.
+            lengths, host_rows: real tokens of each row, and the rows, for a pass that is tapped; a recorded one has
+                none.
         """
         self.tokens = tokens.flatten()
         self.positions = positions.flatten()
-        self.spans: Sequence[slice] = ()
+        self.spans = [slice(i * positions.shape[1], i * positions.shape[1] + n) for i, n in enumerate(lengths)]
         self._rows = rows
-        self._row_of = rows.repeat_interleave(positions.shape[1], output_size=positions.numel())
-        self._seen = torch.arange(n_text_keys, device=rows.device) <= positions[..., None]  # (B, T, n_text_keys)
+        self._kept_in = kept_in.flatten()
+        self._bias = cache.text.bias(positions, n_text_keys)  # (B, T, n_text_keys)
         self._n_audio_keys = n_audio_keys
-        self._host_rows: Sequence[int] = ()
+        self._host_rows = host_rows
         self._cache = cache
 
     @classmethod
     def of(
-        cls, rows: Sequence[int], tokens: Sequence[Sequence[int]], cache: KVCache, device: torch.device
+        cls,
+        rows: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        cache: KVCache,
+        *,
+        spare_row: int,
+        device: torch.device,
     ) -> PaddedTexts:
-        """Append tokens to the texts of some rows."""
-        padded = pad_sequence([torch.tensor(row) for row in tokens], batch_first=True).to(device)
-        n_before = torch.tensor([cache.lengths[row] for row in rows], device=device)
-        positions = n_before[:, None] + torch.arange(padded.shape[1], device=device)
-        n_text_keys = min(cache.text.n_keys, max(cache.lengths[row] for row in rows) + padded.shape[1])
-        batch = cls(
-            padded,
-            positions.clamp_(max=cache.text.n_keys - 1),
+        """Append tokens to the texts of some rows, padded to the longest."""
+        lengths = [len(row) for row in tokens]
+        longest = max(lengths)
+        n_before = [cache.lengths[row] for row in rows]
+        last = cache.text.n_keys - 1
+        laid_out = torch.tensor(
+            [
+                [
+                    [*row, *([0] * (longest - len(row)))],
+                    [min(at, last) for at in range(begin, begin + longest)],
+                    [index] * len(row) + [spare_row] * (longest - len(row)),
+                ]
+                for index, begin, row in zip(rows, n_before, tokens, strict=True)
+            ]
+        ).to(device)
+        n_text_keys = max(begin + length for begin, length in zip(n_before, lengths, strict=True))
+        row_tokens, positions, kept_in = laid_out.unbind(1)
+        return cls(
+            row_tokens,
+            positions,
             torch.tensor(rows, device=device),
-            n_text_keys,
-            cache.cross.extent(rows),
+            kept_in,
+            min(cache.text.n_keys, whole_blocks(n_text_keys)),
+            whole_blocks(cache.cross.extent(rows)),
             cache,
+            lengths=lengths,
+            host_rows=rows,
         )
-        batch.spans = [slice(i * padded.shape[1], i * padded.shape[1] + len(row)) for i, row in enumerate(tokens)]
-        batch._host_rows = rows
-        return batch
 
     def attend_text(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """See `TextBatch`."""
         keys = self._cache.text
-        keys.write(layer, self._row_of, self.positions, key, value)
-        return keys.attend_padded(layer, self._rows, self._by_row(query), self._seen).flatten(0, 1)
+        keys.write_at(layer, self._kept_in, self.positions, key, value)
+        return keys.attend_padded(layer, self._rows, self._by_row(query), self._bias).flatten(0, 1)
 
     def attend_audio(self, layer: int, query: Tensor) -> Tensor:
         """See `TextBatch`."""

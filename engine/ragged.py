@@ -77,14 +77,14 @@ class RaggedTexts:
         self._row_of = torch.repeat_interleave(torch.tensor(rows), torch.tensor(lengths))  # (P,)
         # One token each is the case that comes most often: all texts are read at once then, the few keys they have.
         is_step = len(self.positions) == len(rows)
-        self._seen = torch.arange(max(self._n_before) + 1) <= self.positions[:, None] if is_step else None
+        self._bias = cache.text.bias(self.positions[:, None], max(self._n_before) + 1) if is_step else None
 
     def attend_text(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """See `TextBatch`."""
         keys = self._cache.text
-        keys.write(layer, self._row_of, self.positions, key, value)
-        if self._seen is not None:
-            return keys.attend_padded(layer, self._row_of, query[:, None], self._seen[:, None])[:, 0]
+        keys.write_at(layer, self._row_of, self.positions, key, value)
+        if self._bias is not None:
+            return keys.attend_padded(layer, self._row_of, query[:, None], self._bias)[:, 0]
         parts = zip(self._rows, self.spans, self._n_before, strict=True)
         return torch.cat([keys.attend(layer, row, query[span], n_before) for row, span, n_before in parts])
 

@@ -7,8 +7,9 @@ by the engine on its one thread.
 Two things go on at once. On a thread of its own the encoder takes the windows that were admitted: features of all of
 them, the encoder once, cross-attention keys and values in one product per layer. Beside it the engine thread runs
 rounds of the decoder over rows that were encoded before: one prefill of all new prompts, one step of all running rows.
-The two never touch the same row of the cache. That keeps two cores busy without the barriers of a shared product, where
-the slower thread stops the faster one a thousand times a tick; on a GPU the encoder has a stream of its own.
+The two never touch the same row of the cache, but for the one that takes a GPU's padding and is read by nobody. That
+keeps two cores busy without the barriers of a shared product, where the slower thread stops the faster one a thousand
+times a tick; on a GPU the encoder has a stream of its own.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Device, EncoderMode, EngineConfig, Precision
 from engine.decoding import GreedyChoice, Text, bonuses_of, verify
-from engine.encoder_cap import estimate_cap, free_bytes, is_out_of_memory
+from engine.encoder_cap import EncoderCap, estimate_cap, free_bytes, is_out_of_memory
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
 from engine.graphs import EncoderGraphs, StepGraphs
 from engine.languages import choose_language
 from engine.model import AttentionTap, TextBatch, Whisper
-from engine.padded import PaddedTexts
+from engine.padded import CHUNK, PaddedTexts
 from engine.ragged import RaggedTexts
 from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Sequence, Status
 from engine.tokenizer import Tokenizer, n_before_sot
@@ -112,6 +113,9 @@ class ModelRunner:
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="encoder")
         on_cuda = self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if on_cuda else None  # type: ignore[no-untyped-call]
+        if on_cuda:
+            # It would plan anew for every extent of keys, and biases of -inf are not its strength.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self._padded = on_cuda if padded is None else padded
         self._mode = config.encoder
         self._draft = config.draft
@@ -122,7 +126,6 @@ class ModelRunner:
         self.n_slots = config.n_slots or default_slots(checkpoint.dimensions, self.device, dtype)
         n_rows = self.n_slots + self._padded  # one to spare for padding
         self._cache = KVCache(checkpoint.dimensions, n_rows, device=self.device, dtype=dtype)
-        self._cap = estimate_cap(checkpoint.dimensions, device=self.device, dtype=dtype)
         n_vocab = checkpoint.dimensions.n_vocab
         no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
         self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, self.device)
@@ -132,6 +135,8 @@ class ModelRunner:
             self._steps = StepGraphs(self._model, self._cache, self._choose, spare_row=self.n_slots)
             encoder_graphs = EncoderGraphs(self._model, self._cache, spare_row=self.n_slots)
         self._encoder = WindowEncoder(self._model, self._cache, config.context, encoder_graphs)
+        self._cap = self._estimate_cap()
+        self._synchronise()
         self._tap_heads = checkpoint.alignment_heads
         self._languages = tokenizer.languages
         self._language_tokens = torch.tensor(list(tokenizer.language_tokens.values()), device=self.device)
@@ -150,6 +155,19 @@ class ModelRunner:
         self._encoder.warm_up()
         if self._steps is not None:
             self._steps.warm_up()
+        self._cap = self._estimate_cap()  # recordings have taken their memory now
+        self._synchronise()
+
+    def _estimate_cap(self) -> EncoderCap:
+        # Each chunk has a copy of all keys and values of its row.
+        gathered = 2 * self._model.dimensions.n_state * self._cache.encoder.n_keys // CHUNK if self._padded else 0
+        dtype = self._model.encoder.positions.dtype
+        return estimate_cap(self._model.dimensions, device=self.device, dtype=dtype, gathered_per_position=gathered)
+
+    def _synchronise(self) -> None:
+        """On a GPU: what was written so far is there for every stream."""
+        if self._stream is not None:
+            torch.cuda.synchronize(self.device)
 
     def encode(self, admitted: list[Sequence]) -> Encoding:
         """Start to encode the windows of those that are ENCODING, on the thread beside."""
@@ -229,9 +247,11 @@ class ModelRunner:
         if self._stream is None:
             yield
             return
-        with torch.cuda.stream(self._stream):
-            yield
-        self._stream.synchronize()
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            self._stream.synchronize()
 
     # ------------------------------------------------------------------------------------------- decode
 
@@ -274,18 +294,24 @@ class ModelRunner:
 
     def _step(self, sequences: tuple[Sequence, ...]) -> tuple[Gain, ...]:
         """Run one token of every row."""
-        rows, tokens = [_row(s) for s in sequences], [s.tokens[-1] for s in sequences]
-        if self._steps is None or any(s.request.hotwords for s in sequences):
-            hidden = self._model.decoder(self._batch(rows, [[token] for token in tokens]))
-            choices, logprobs = self._choose_all(hidden, (), [(s.request.hotwords, s.tokens) for s in sequences])
-        else:
-            choices, logprobs = self._steps.step(rows, tokens)
-        for row in rows:
-            self._cache.lengths[row] += 1
-        return tuple(
-            Gain((), (logprob,), ended=True) if token == self.tokenizer.eot else Gain((token,), (logprob,), ended=False)
-            for token, logprob in zip(choices, logprobs, strict=True)
-        )
+        recorded = [s for s in sequences if self._steps is not None and not s.request.hotwords]
+        others = [s for s in sequences if s not in recorded]
+        chosen: dict[int, tuple[int, float]] = {}  # by row
+        if self._steps is not None and recorded:
+            rows = [_row(s) for s in recorded]
+            chosen |= zip(rows, self._steps.step(rows, [s.tokens[-1] for s in recorded]), strict=True)
+        if others:
+            rows = [_row(s) for s in others]
+            hidden = self._model.decoder(self._batch(rows, [s.tokens[-1:] for s in others]))
+            choices, logprobs = self._choose_all(hidden, (), [(s.request.hotwords, s.tokens) for s in others])
+            chosen |= zip(rows, zip(choices, logprobs, strict=True), strict=True)
+        gains = []
+        for sequence in sequences:
+            token, logprob = chosen[_row(sequence)]
+            self._cache.lengths[_row(sequence)] += 1
+            ended = token == self.tokenizer.eot
+            gains.append(Gain(() if ended else (token,), (logprob,), ended=ended))
+        return tuple(gains)
 
     def _choose_all(self, states: Tensor, first: Collection[int], texts: list[Text]) -> tuple[list[int], list[float]]:
         """Choose for (n, C) states; a few at a time, because the scores of many leave the cache."""
@@ -326,7 +352,7 @@ class ModelRunner:
 
     def _batch(self, rows: list[int], tokens: list[list[int]]) -> TextBatch:
         if self._padded:
-            return PaddedTexts.of(rows, tokens, self._cache, self.device)
+            return PaddedTexts.of(rows, tokens, self._cache, spare_row=self.n_slots, device=self.device)
         return RaggedTexts(rows, tokens, self._cache)
 
     def _prompt(self, request: Request, language: str) -> tuple[int, ...]:

@@ -75,6 +75,8 @@ def run(
     tokenizer = Tokenizer(checkpoint)
     config = replace(config, n_slots=max(concurrencies))
     runners = {mode: ModelRunner(checkpoint, tokenizer, replace(config, encoder=mode)) for mode in EncoderMode}
+    for runner in runners.values():
+        runner.warm_up()
     rows = []
     for concurrency in concurrencies:
         rounds: dict[EncoderMode, list[Round]] = {mode: [] for mode in EncoderMode}

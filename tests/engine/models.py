@@ -56,8 +56,8 @@ class CachedDecoder:
 
     def __init__(self, model: Whisper, n_rows: int, *, padded: bool = False) -> None:
         self.model = model
-        self.cache = make_cache(model, n_rows)
-        self._padded = padded
+        self.cache = make_cache(model, n_rows + padded)  # one to spare
+        self._spare_row = n_rows if padded else None
 
     @torch.inference_mode()
     def show(self, features: dict[int, Tensor]) -> None:
@@ -81,7 +81,9 @@ class CachedDecoder:
         return scores
 
     def _lay_out(self, rows: list[int], tokens: list[list[int]]) -> TextBatch:
-        return PaddedTexts.of(rows, tokens, self.cache, CPU) if self._padded else RaggedTexts(rows, tokens, self.cache)
+        if self._spare_row is None:
+            return RaggedTexts(rows, tokens, self.cache)
+        return PaddedTexts.of(rows, tokens, self.cache, spare_row=self._spare_row, device=CPU)
 
 
 def attention(tap: AttentionTap, row: int) -> Tensor:

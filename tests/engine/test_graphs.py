@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.cache import KVCache
 from engine.checkpoint import Checkpoint
-from engine.config import Context
+from engine.config import Context, Device, EngineConfig, Precision
 from engine.decoding import GreedyChoice
 from engine.encoding import WindowEncoder, WindowInput
 from engine.graphs import EncoderGraphs, Recorder, StepGraphs
@@ -70,6 +70,20 @@ def test_padded_batches_take_prefix_draft_and_hotwords(
     ]
     found, expected = (Transcriber(runner)(requests) for runner in (padded_runner, ragged_runner))
     assert [h.tokens for h in found] == [h.tokens for h in expected]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_recorded_passes_say_what_the_cpu_says(
+    tiny_en: Checkpoint, tokenizer: Tokenizer, ragged_runner: ModelRunner, spoken: Spoken
+) -> None:
+    """Twice in one process, windows of later ticks encoded beside the steps of those before."""
+    requests = [make_request(audio, wants_words=True) for audio in spoken.audio * 4]
+    expected = [h.tokens for h in Transcriber(ragged_runner)(requests)]
+    for _ in range(2):
+        config = EngineConfig(device=Device.CUDA, dtype=Precision.FP32, n_slots=8)
+        runner = ModelRunner(tiny_en, tokenizer, config)
+        runner.warm_up()
+        assert [h.tokens for h in Transcriber(runner)(requests, together=3)] == expected
 
 
 # ------------------------------------------------------------------------------------------------ encoder

@@ -125,15 +125,15 @@ steps = st.lists(
 )
 
 
-@given(steps=steps, seed=st.integers(0, 9))
-@settings(max_examples=25)
+@given(steps=steps, seed=st.integers(0, 9), padded=st.booleans())
+@settings(max_examples=30)
 def test_cached_steps_equal_one_pass_without_a_cache(
-    steps: list[tuple[bool, dict[int, int]]], seed: int, small: SmallModel
+    steps: list[tuple[bool, dict[int, int]]], seed: int, padded: bool, small: SmallModel
 ) -> None:
-    """Rows of unlike length, extended in any order, many together, also after a row was used again."""
+    """Rows of unlike length, extended in any order, many together, in both layouts, also after a row was used again."""
     random = np.random.default_rng(seed)
     windows = itertools.count(seed)
-    decoder = CachedDecoder(small.whisper, N_ROWS)
+    decoder = CachedDecoder(small.whisper, N_ROWS, padded=padded)
     shown = {row: next(windows) for row in range(N_ROWS)}
     decoder.show({row: random_features(window) for row, window in shown.items()})
     said: dict[int, list[int]] = {row: [] for row in range(N_ROWS)}
