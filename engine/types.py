@@ -28,6 +28,7 @@ Samples = NDArray[np.float32]  # (n,) mono, 16 kHz, -1..1
 SETTING_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"pause_ms": (100, 5000), "min_speech_ms": (0, 2000), "threshold": (0.05, 0.95), "max_utterance_s": (5, 30)}
 )
+FILE_PAUSE_MS = 2000  # silence that ends an utterance of a recording, where nobody waits for its text
 
 
 class CloseReason(StrEnum):
