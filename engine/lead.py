@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from engine.types import SAMPLE_RATE, Hypothesis, Word
+from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Hypothesis, Word
 
 LONGEST_LEAD = 8 * SAMPLE_RATE  # from its beginning to the utterance
 LONGEST_LED_WINDOW = 12 * SAMPLE_RATE  # an utterance that has grown has context of its own
@@ -32,7 +32,13 @@ class Lead:
 class LastWords:
     """Call `note` with the words of each final and `before` when an utterance is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
+        """Begin a session.
+
+        Args:
+            longest: window that there may be; a lead is at most eight seconds of thirty.
+        """
+        self._longest = longest * LONGEST_LEAD // MAX_WINDOW_SAMPLES
         self._words: deque[Word] = deque(maxlen=_MOST_WORDS)
 
     def note(self, words: Iterable[Word]) -> None:
@@ -45,7 +51,7 @@ class LastWords:
         earlier: Word | None = None
         for word in reversed(self._words):
             next_start = taken[-1].start if taken else start
-            if next_start - word.end > _LONGEST_GAP or start - word.start > LONGEST_LEAD - _MARGIN:
+            if next_start - word.end > _LONGEST_GAP or start - word.start > self._longest - _MARGIN:
                 earlier = word
                 break
             taken.append(word)

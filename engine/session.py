@@ -133,7 +133,6 @@ class Session:
         self._hotwords = hotwords_of(settings.hotwords, vocabulary.encode)
         prompt = settings.prompt.strip()
         self._history = History(vocabulary.encode(f" {prompt}") if prompt else (), keeps_text=settings.previous_text)
-        self._last_words = LastWords()
         # A language that is to be found out is not to be told by what was said before.
         self._leads = settings.language is not None and not settings.previous_text
         self._language: str | None = None  # of the last utterance
@@ -142,6 +141,7 @@ class Session:
         self._endpointer = Endpointer(rules)
         self._speech = SpeechLog()
         self._cuts = CutRules(int(settings.max_utterance_s * SAMPLE_RATE))
+        self._last_words = LastWords(self._cuts.longest)
         self._utterances: deque[Utterance] = deque()
         self._n_utterances = 0
         self._finishing = False

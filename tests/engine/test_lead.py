@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.lead import LONGEST_LEAD, LastWords, Lead, without_lead
-from engine.types import FinishReason, Hypothesis, Word
+from engine.types import MAX_WINDOW_SAMPLES, FinishReason, Hypothesis, Word
 from tests.engine.scripted import ms
 
 
@@ -17,7 +17,7 @@ def word(token: int, start_ms: int, end_ms: int) -> Word:
 
 
 def lead_before(start_ms: int, *words: Word) -> Lead | None:
-    last_words = LastWords()
+    last_words = LastWords(MAX_WINDOW_SAMPLES)
     last_words.note(words)
     return last_words.before(ms(start_ms))
 
@@ -33,6 +33,13 @@ def test_nothing_leads_to_the_first_utterance_and_to_one_after_a_long_pause() ->
 
 def test_what_lies_behind_a_long_pause_is_left_out() -> None:
     assert lead_before(5500, word(1, 0, 1000), word(2, 4000, 5000)) == Lead(ms(3800), (2,))
+
+
+def test_where_windows_are_short_so_are_leads() -> None:
+    last_words = LastWords(ms(8000))
+    last_words.note([word(n, 500 * n, 500 * n + 500) for n in range(40)])
+    lead = last_words.before(ms(20_000))
+    assert lead is not None and lead.tokens == (37, 38, 39)
 
 
 def test_a_lead_begins_with_no_part_of_the_word_before() -> None:
