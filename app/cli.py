@@ -25,7 +25,7 @@ from app.messages import ProtocolError, Start
 from app.subtitles import Format
 from engine.config import Context, Device, EncoderMode, EngineConfig, Precision
 from engine.errors import EngineError
-from engine.types import SessionSettings, Stability, Task
+from engine.types import FILE_PAUSE_MS, SessionSettings, Stability, Task
 
 EXIT_BAD_INPUT = 2
 DEFAULT_URL = "ws://localhost:7860/v1/stream"
@@ -182,7 +182,7 @@ def file(
     url: Url = DEFAULT_URL,
     pace: Annotated[float, typer.Option(min=0, help="1 is real time, 2 twice as fast, 0 as fast as taken.")] = 1.0,
     language: Language = None,
-    pause_ms: PauseMs = _SESSION_DEFAULTS.pause_ms,
+    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = FILE_PAUSE_MS,
     min_speech_ms: MinSpeechMs = _SESSION_DEFAULTS.min_speech_ms,
     threshold: Threshold = _SESSION_DEFAULTS.threshold,
     max_utterance_s: MaxUtteranceS = _SESSION_DEFAULTS.max_utterance_s,
@@ -298,7 +298,10 @@ def evaluate(
     streams: Annotated[int, typer.Option(min=1, help="How many speak at once.")] = 4,
     dtype: Annotated[Precision, typer.Option(help="Number format of streamed and offline.")] = _DEFAULTS.dtype,
     context: Annotated[Context, typer.Option(help="Context of streamed and offline.")] = _DEFAULTS.context,
-    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance.")] = _DEFAULTS.pause_ms,
+    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance of streamed.")] = _DEFAULTS.pause_ms,
+    file_pause_ms: Annotated[
+        int, typer.Option(help="Silence that ends an utterance of offline and full-pad.")
+    ] = FILE_PAUSE_MS,
     peers_dir: PeersDir = Path(".peers"),
     output: JsonOutput = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page with charts and all texts.")] = None,
@@ -322,6 +325,7 @@ def evaluate(
             languages=tuple(languages or ()),
             pace=pace,
             n_streams=streams,
+            file_pause_ms=file_pause_ms,
         )
         evaluation.run(options, output=output, page=html)
 

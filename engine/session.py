@@ -10,7 +10,7 @@ Laws
     at most one request per utterance is in flight;
     a window never exceeds `max_utterance_s`, because the session hears no more of an utterance until it is cut;
     committed text only grows, the final of an utterance starts with it, and finals come in the order of speech;
-    what is answered is forgotten: audio is held from the first unanswered utterance on.
+    what is answered is forgotten: audio is held from the first unanswered utterance on, and of that which led to it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from engine.cutting import CutRules, choose_cut, to_segments
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
 from engine.guards import suppress_reason
 from engine.history import History
+from engine.holes import SpeechLog, find_hole
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
+from engine.lead import LONGEST_LEAD, LONGEST_LED_WINDOW, LastWords, Lead, without_lead
 from engine.showing import shown_tentative, with_forms, word_logprobs
 from engine.types import (
     SAMPLE_RATE,
@@ -80,6 +82,9 @@ class Utterance:
         heard_language: the newest guess, and its probability.
         logprobs: of the words of the newest hypothesis behind what it was made to begin with.
         history: what the model is told to have been said before; set with the first request.
+        lead: the words before that its windows show once more as long as they are short.
+        settled: the beginning, where a hypothesis left out what followed; the rest is asked for by itself, from sample
+            `rest_start` on.
         end: one past the last sample of speech; None while the speaker goes on.
         over_at: the sample at which the end was known.
         in_flight: the newest request that is not answered; `is_started` once it is being computed.
@@ -90,11 +95,14 @@ class Utterance:
 
     id: int
     start: int
+    rest_start: int
     agreement: Agreement
     language: str | None
     heard_language: str | None = None
     language_prob: float = 1.0
     history: tuple[int, ...] | None = None
+    lead: Lead | None = None
+    settled: Hypothesis | None = None
     logprobs: list[float] = field(default_factory=list)
     end: int | None = None
     over_at: int = 0
@@ -125,11 +133,15 @@ class Session:
         self._hotwords = hotwords_of(settings.hotwords, vocabulary.encode)
         prompt = settings.prompt.strip()
         self._history = History(vocabulary.encode(f" {prompt}") if prompt else (), keeps_text=settings.previous_text)
+        # A language that is to be found out is not to be told by what was said before.
+        self._leads = settings.language is not None and not settings.previous_text
         self._language: str | None = None  # of the last utterance
         self._partial_interval = partial_interval
         self._audio = AudioBuffer()
         self._endpointer = Endpointer(rules)
+        self._speech = SpeechLog()
         self._cuts = CutRules(int(settings.max_utterance_s * SAMPLE_RATE))
+        self._last_words = LastWords(self._cuts.longest)
         self._utterances: deque[Utterance] = deque()
         self._n_utterances = 0
         self._finishing = False
@@ -173,6 +185,7 @@ class Session:
         events: list[Event] = []
         for probability in probabilities.tolist():
             change = self._endpointer.observe(probability)
+            self._speech.note(probability >= self._endpointer.rules.release)
             if isinstance(change, Onset):
                 events.append(self._open(change.start))
             elif change is not None:
@@ -182,10 +195,13 @@ class Session:
         return events
 
     def _open(self, start: int, guess: Sequence[TokenWord] = (), language: str | None = None) -> SpeechStarted:
-        agreement = Agreement(guess, key=lambda word: same_word(self._vocabulary.decode(word)))
-        self._utterances.append(Utterance(self._n_utterances, start, agreement, language or self._settings.language))
+        language = language or self._settings.language
+        self._utterances.append(Utterance(self._n_utterances, start, start, self._agreement(guess), language))
         self._n_utterances += 1
         return SpeechStarted(self._utterances[-1].id, start)
+
+    def _agreement(self, guess: Sequence[TokenWord] = ()) -> Agreement:
+        return Agreement(guess, key=lambda word: same_word(self._vocabulary.decode(word)))
 
     def _close(self, end: int, reason: EndReason) -> None:
         utterance = self._utterances[-1]
@@ -204,11 +220,19 @@ class Session:
             now: any monotonic clock; stamped on requests.
         """
         requests = []
+        self._find_lead()
         for utterance in self._utterances:
             if utterance.final is None and (request := self._next_request(utterance, now)):
                 utterance.in_flight, utterance.is_started = request, False
                 requests.append(request)
         return requests, self._emit_finals() + self._emit_progress()
+
+    def _find_lead(self) -> None:
+        """Let the oldest utterance, before which everything is final, begin with what was said before."""
+        if self._leads and self._utterances:
+            utterance = self._utterances[0]
+            if utterance.history is None or (utterance.lead is None and utterance.end is None):
+                utterance.lead = self._last_words.before(utterance.start)
 
     def start(self, request: Request) -> None:
         """The request is being computed: nothing newer takes its place but the final."""
@@ -232,8 +256,11 @@ class Session:
         if utterance.end == utterance.start:
             utterance.final = self._final(utterance, (), (), utterance.language or self._language or "")
             return None
-        if utterance.answered and self._gives_final(utterance, utterance.answered[0]):
-            self._finalise(utterance, utterance.answered[1])
+        if (
+            utterance.answered
+            and self._gives_final(utterance, utterance.answered[0])
+            and self._finalise(utterance, *utterance.answered)
+        ):
             return None
         if utterance.in_flight and self._gives_final(utterance, utterance.in_flight):
             return None
@@ -249,8 +276,10 @@ class Session:
         """The audio worth showing: up to the newest block, but no further into silence than the hangover."""
         speech_end = self._endpointer.speech_end if utterance.end is None else utterance.end
         end = min(self._endpointer.heard, speech_end + self._endpointer.rules.hangover_samples)
-        start = utterance.start
-        return Window(start, min(max(end, start + 1), start + self._cuts.longest))
+        end = min(max(end, utterance.rest_start + 1), utterance.start + self._cuts.longest)
+        lead = utterance.lead
+        is_led = lead is not None and end - lead.start <= min(LONGEST_LED_WINDOW, self._cuts.longest)
+        return Window(lead.start if lead and is_led else utterance.rest_start, end)
 
     def _is_due(self, utterance: Utterance, window: Window) -> bool:
         """Whether an open utterance has enough news for another request."""
@@ -270,7 +299,7 @@ class Session:
 
     def _must_cut(self, utterance: Utterance, window: Window) -> bool:
         # Without partials nobody waits for text, so the window may grow to its full length first.
-        is_long = self._settings.interim and window.end - window.start >= self._cuts.look_after
+        is_long = self._settings.interim and window.end - utterance.start >= self._cuts.look_after
         return utterance.end is None and (is_long or self._is_full(utterance, window))
 
     def _is_full(self, utterance: Utterance, window: Window) -> bool:
@@ -284,12 +313,14 @@ class Session:
         wants_words = is_final or self._pausing or self._must_cut(utterance, window)
         if utterance.history is None:
             utterance.history = self._history.before(utterance.start)
+        is_led = utterance.lead is not None and window.start == utterance.lead.start
+        lead = utterance.lead.tokens if utterance.lead and is_led else ()
         return Request(
             session_id=self.id,
             utterance_id=utterance.id,
             window=window,
             audio=self._audio.view(window.start, window.end).copy(),
-            prefix=utterance.agreement.committed_tokens,
+            prefix=lead + utterance.agreement.committed_tokens,
             draft=utterance.agreement.tentative_tokens,
             language=utterance.language,
             wants_words=wants_words,
@@ -300,6 +331,7 @@ class Session:
             task=self._settings.task,
             history=utterance.history,
             hotwords=self._hotwords,
+            n_lead=len(lead),
         )
 
     # ------------------------------------------------------------------------------------------ hypotheses in
@@ -311,7 +343,9 @@ class Session:
             return []  # overtaken by a newer request
         utterance.in_flight = None
         told: list[Event] = []
-        reason = None if request.prefix else suppress_reason(hypothesis, self._history.prompt)
+        hypothesis = without_lead(hypothesis, request.n_lead, utterance.start) if request.n_lead else hypothesis
+        has_committed = len(request.prefix) > request.n_lead
+        reason = None if has_committed else suppress_reason(hypothesis, self._history.prompt)
         if reason is None:
             self._note_language(utterance, request, hypothesis)
         else:
@@ -320,7 +354,7 @@ class Session:
         hypothesis = self._observe(utterance, request, hypothesis)
         utterance.answered = (request, hypothesis)
         if self._gives_final(utterance, request):
-            self._finalise(utterance, hypothesis)
+            self._finalise(utterance, request, hypothesis)
             return told + self._emit_finals()
         if self._must_cut(utterance, request.window):
             return told + self._cut(utterance, request.window, hypothesis)
@@ -347,7 +381,7 @@ class Session:
 
     def _observe(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> Hypothesis:
         """Commit what is stable; return the hypothesis with words in the form in which they were heard first."""
-        n_prefix = len(request.prefix)
+        n_prefix = len(request.prefix) - request.n_lead
         fresh = [
             tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
         ]
@@ -375,7 +409,7 @@ class Session:
                 revision=utterance.revision,
                 committed=committed,
                 tentative=tentative,
-                start=window.start,
+                start=utterance.start,
                 end=window.end,
                 heard=window.end,
                 language=hypothesis.language,
@@ -383,13 +417,31 @@ class Session:
             )
         ]
 
-    def _finalise(self, utterance: Utterance, hypothesis: Hypothesis) -> None:
+    def _finalise(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> bool:
+        """Make this the final text, unless something was left out; return whether it is."""
         assert utterance.end is not None
-        self._settle_text(hypothesis, hypothesis.tokens, utterance.end)
-        utterance.final = self._final(utterance, hypothesis.tokens, hypothesis.words, hypothesis.language)
+        if request.n_lead and not hypothesis.tokens:
+            # Behind a sentence that is complete the model may take what follows for nothing: it is asked without.
+            utterance.lead, utterance.answered = None, None
+            return False
+        n_committed = len(request.prefix) - request.n_lead
+        hole = find_hole(hypothesis.words, n_committed, utterance.end, self._speech)
+        if hole is not None:
+            words = hypothesis.words[: hole.n_words]
+            tokens = tuple(token for word in words for token in word.tokens)
+            kept = replace(hypothesis, tokens=tokens, words=words)
+            utterance.settled = joined(utterance.settled, kept)
+            utterance.lead, utterance.answered, utterance.agreement = None, None, self._agreement()
+            utterance.rest_start = hole.start
+            return False
+        whole = joined(utterance.settled, hypothesis)
+        self._settle_text(whole, whole.tokens, whole.words, utterance.end)
+        utterance.final = self._final(utterance, whole.tokens, whole.words, whole.language)
+        return True
 
-    def _settle_text(self, hypothesis: Hypothesis, tokens: Sequence[int], end: int) -> None:
+    def _settle_text(self, hypothesis: Hypothesis, tokens: Sequence[int], words: Sequence[Word], end: int) -> None:
         """Learn for the next utterance from what became final of this one."""
+        self._last_words.note(words)
         if tokens:
             self._language = hypothesis.language
             self._history.note(tokens, hypothesis, end)
@@ -415,18 +467,24 @@ class Session:
         n_committed = len(utterance.agreement.committed_tokens)
         is_full = self._is_full(utterance, window)
         n_words = choose_cut(hypothesis.words, window, n_committed, self._cuts, is_full=is_full)
-        if n_words is None:
+        hole = find_hole(hypothesis.words, n_committed, min(window.end, self._endpointer.speech_end), self._speech)
+        if hole is not None and (n_words is None or hole.n_words <= n_words):
+            kept, guess = hypothesis.words[: hole.n_words], list[TokenWord]()
+            cut = hole.start
+        elif n_words is not None:
+            kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]
+            guess = [word.tokens for word in rest]
+            cut = window.end
+            if rest:  # in the middle of the gap, so that neither word loses its edge
+                cut = (kept[-1].end + rest[0].start) // 2 if kept else rest[0].start
+        else:
             return self._emit_partial(utterance, window, hypothesis)  # there is room: look again a little later
-        kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]
-        cut = window.end
-        if rest:  # in the middle of the gap, so that neither word loses its edge
-            cut = (kept[-1].end + rest[0].start) // 2 if kept else rest[0].start
         self._close(cut, EndReason.MAX_LENGTH)
         tokens = [token for word in kept for token in word.tokens]
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
-        self._settle_text(hypothesis, tokens, cut)
+        self._settle_text(hypothesis, tokens, kept, cut)
         events = self._emit_finals()
-        opened = self._open(cut, [w.tokens for w in rest], hypothesis.language)
+        opened = self._open(cut, guess, hypothesis.language)
         self._utterances[-1].language_prob = utterance.language_prob
         return [*events, opened]
 
@@ -446,7 +504,8 @@ class Session:
         settled = max(0, self._endpointer.heard - kept_for_onset)
         if self._utterances:
             settled = min(settled, self._utterances[0].start)
-        self._audio.forget_before(settled)
+        self._audio.forget_before(settled - LONGEST_LEAD if self._leads else settled)
+        self._speech.forget_before(settled)
         if settled - self._progress < _PROGRESS_STEP:
             return []
         self._progress = settled
@@ -456,3 +515,10 @@ class Session:
 def without_text(hypothesis: Hypothesis) -> Hypothesis:
     """Return the hypothesis that nothing was said."""
     return replace(hypothesis, tokens=(), words=(), logprobs=())
+
+
+def joined(settled: Hypothesis | None, rest: Hypothesis) -> Hypothesis:
+    """Return what two parts of an utterance say together."""
+    if settled is None:
+        return rest
+    return replace(rest, tokens=settled.tokens + rest.tokens, words=settled.words + rest.words)

@@ -28,6 +28,7 @@ Samples = NDArray[np.float32]  # (n,) mono, 16 kHz, -1..1
 SETTING_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"pause_ms": (100, 5000), "min_speech_ms": (0, 2000), "threshold": (0.05, 0.95), "max_utterance_s": (5, 30)}
 )
+FILE_PAUSE_MS = 2000  # silence that ends an utterance of a recording, where nobody waits for its text
 
 
 class CloseReason(StrEnum):
@@ -140,7 +141,9 @@ class Request:
         session_id, utterance_id: whose it is; at most one request per utterance is in flight.
         window: where the audio lies on the session clock.
         audio: (window.end - window.start,) float32.
-        prefix: text tokens already committed for this utterance; they are forced, never decoded again.
+        prefix: text tokens that are forced, never decoded again: those of what was said before the utterance, if the
+            window begins there, then those that are committed.
+        n_lead: so many tokens of the prefix were said before the utterance.
         draft: a guess at the tokens after the prefix, verified in one pass; it changes the cost, never the result.
         language: language code, or None to detect.
         likely_language: what is spoken unless another language is so many times (`language_odds`) as probable.
@@ -167,6 +170,7 @@ class Request:
     task: Task = Task.TRANSCRIBE
     history: tuple[int, ...] = ()
     hotwords: Hotwords | None = None
+    n_lead: int = 0
 
     @property
     def wants_whole(self) -> bool:

@@ -90,9 +90,10 @@ def _run_arms(
     """Run the arms; the offline ones come first, because their word times say when the streamed words were over."""
     results: dict[str, ArmResult] = {}
     timed = dict(known)
+    as_file = replace(options.engine, pause_ms=options.file_pause_ms)
     configs = {
-        Arm.FULL_PAD: replace(options.engine, context=Context.FULL, dtype=Precision.FP32),
-        Arm.OFFLINE: options.engine,
+        Arm.FULL_PAD: replace(as_file, context=Context.FULL, dtype=Precision.FP32),
+        Arm.OFFLINE: as_file,
     }
     for arm, config in configs.items():
         if arm in options.arms:
@@ -102,7 +103,10 @@ def _run_arms(
                 timed.setdefault(entry.name, transcript.words)
     if Arm.STREAMED in options.arms:
         heard, timings = _transcribe_live(options, entries, timed)
-        settings = f"{options.n_streams} at once at {options.pace:g} times real time, other settings those of offline"
+        settings = (
+            f"{options.n_streams} at once at {options.pace:g} times real time, cut at pauses of "
+            f"{options.engine.pause_ms} ms, other settings those of offline"
+        )
         results[Arm.STREAMED] = ArmResult(Arm.STREAMED, settings, _judged(entries, heard, known, scorer, timings))
     if options.peer:
         with _progress(options.peer, len(entries)) as advance:
@@ -119,7 +123,8 @@ def _transcribe_offline(arm: Arm, config: EngineConfig, entries: Sequence[Entry]
         for entry in entries:
             heard.append(offline.transcribe(engine, entry.name, load_audio(entry.path), entry.language))
             advance()
-    return f"context {config.context}, {engine.info.dtype} on {engine.info.device}", heard
+    cut = f"cut at pauses of {config.pause_ms} ms"
+    return f"context {config.context}, {engine.info.dtype} on {engine.info.device}, {cut}", heard
 
 
 def _transcribe_live(
@@ -194,6 +199,7 @@ def _command(options: Options) -> str:
         ("--dtype", options.engine.dtype, defaults.engine.dtype),
         ("--context", options.engine.context, defaults.engine.context),
         ("--pause-ms", options.engine.pause_ms, defaults.engine.pause_ms),
+        ("--file-pause-ms", options.file_pause_ms, defaults.file_pause_ms),
         ("--pace", options.pace, defaults.pace),
         ("--streams", options.n_streams, defaults.n_streams),
         ("--peer", options.peer, defaults.peer),

@@ -7,13 +7,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.types import FILE_PAUSE_MS
 
 
 class Arm(StrEnum):
     """Ways to transcribe."""
 
     STREAMED = "streamed"  # live, through a server
-    OFFLINE = "offline"  # as a file, with the same settings
+    OFFLINE = "offline"  # as a file: the same settings, cut at longer pauses
     FULL_PAD = "full-pad"  # as a file, fp32, every window padded to 30 s as in training
 
 
@@ -34,6 +35,7 @@ class Options:
         kinds, languages: take only these clips; empty takes all.
         pace: seconds of audio per second of streaming.
         n_streams: speakers at once.
+        file_pause_ms: silence that ends an utterance where a recording is a file; live it is that of `engine`.
     """
 
     engine: EngineConfig
@@ -45,3 +47,4 @@ class Options:
     languages: tuple[str, ...] = ()
     pace: float = 1.0
     n_streams: int = 4
+    file_pause_ms: int = FILE_PAUSE_MS

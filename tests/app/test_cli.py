@@ -46,7 +46,7 @@ def refused(*arguments: str) -> str:
         (("file", "--help"), ("FILE...", "--url", "--pace", "--output", "--format", "--max-utterance-s", "--hotword")),
         (("mic", "--help"), ("--list-devices", "--device", "--pause-ms", "--threshold", "--stability")),
         (("model", "--help"), ("list",)),
-        (("eval", "--help"), ("--manifest", "--arm", "--peer", "--pace", "--streams", "--html")),
+        (("eval", "--help"), ("--manifest", "--arm", "--peer", "--pace", "--streams", "--file-pause-ms", "--html")),
         (("bench", "--help"), ("encoder",)),
     ],
 )

@@ -473,6 +473,102 @@ def test_a_pause_right_at_the_end_of_a_full_window_does_not_stop_the_session() -
             assert play(recording, interim=interim).said == list(recording.tokens)
 
 
+# ------------------------------------------------------------------------------------------------ holes
+
+
+class SkippingDecoder(ScriptedDecoder):
+    """Ends the text of a window behind its third word, or skips to the last one, if the window is long."""
+
+    def listen(self, window: Window) -> list[Spoken]:
+        heard = super().listen(window)
+        if len(heard) < 10:
+            return heard
+        return heard[:3] if window.start % 2 else [*heard[:3], heard[-1]]
+
+
+@given(chunking=chunkings, n_words=st.integers(1, 170), delays=delays, lead_ms=st.integers(500, 532))
+@settings(max_examples=30)
+def test_speech_that_the_text_of_a_window_leaves_out_is_decoded_by_itself(
+    chunking: Chunking, n_words: int, delays: list[int], lead_ms: int
+) -> None:
+    recording = record([Phrase(lead_ms, (400,) * n_words)], trailing_ms=900)
+    playing = Play(make_session(SessionSettings("en", interim=False)), SkippingDecoder(recording), delays)
+    for chunk in chunking.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    assert playing.said == list(recording.tokens)
+    assert " ".join(final.text for final in playing.finals) == recording.text
+    assert len(playing.finals) == 1 or n_words > 60, "between two endpoints it stays one utterance"
+    starts = [word.start for final in playing.finals for word in final.words]
+    assert starts == sorted(starts)
+
+
+# ------------------------------------------------------------------------------------------------ lead
+
+
+def led(recording: Recording, decoder: ScriptedDecoder | None = None, **chosen: object) -> Play:
+    chosen = {"language": "en"} | chosen
+    playing = Play(make_session(SessionSettings(**chosen)), decoder or ScriptedDecoder(recording))  # type: ignore[arg-type]
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    return playing
+
+
+TWO_PHRASES = record([Phrase(600, (300,) * 4), Phrase(900, (300,) * 4)], trailing_ms=900)
+
+
+def test_a_short_utterance_after_a_short_pause_is_shown_with_the_words_before_it() -> None:
+    playing = led(TWO_PHRASES)
+    windows = [request.window for request in playing.requests if request.utterance_id == 1]
+    assert {(window.start, window.start < playing.finals[0].end) for window in windows} == {(windows[0].start, True)}
+    assert {request.prefix[:4] for request in playing.requests if request.n_lead} == {(0, 1, 2, 3)}
+    shown = [partial for partial in playing.partials if partial.utterance_id == 1]
+    assert shown and all(partial.start == playing.finals[1].start for partial in shown)
+    assert not any("w3" in partial.committed + partial.tentative for partial in shown)
+    assert playing.said == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("recording", "chosen"),
+    [
+        (record([Phrase(600, (300,) * 4), Phrase(3000, (300,) * 4)], trailing_ms=900), {}),
+        (TWO_PHRASES, {"language": None}),  # the words before would tell the language
+        (TWO_PHRASES, {"previous_text": True}),  # they are told already
+    ],
+)
+def test_an_utterance_by_itself_has_no_lead(recording: Recording, chosen: dict[str, object]) -> None:
+    playing = led(recording, **chosen)
+    assert {request.n_lead for request in playing.requests} == {0}
+    assert playing.said == list(range(8))
+
+
+def test_an_utterance_that_has_grown_needs_no_lead() -> None:
+    recording = record([Phrase(600, (300,) * 4), Phrase(900, (300,) * 50)], trailing_ms=900)
+    playing = led(recording)
+    of_second = [request for request in playing.requests if request.utterance_id == 1]
+    assert of_second[0].n_lead == 4 and of_second[-1].n_lead == 0
+    assert of_second[-1].window.start == playing.finals[1].start
+    assert all(request.window.end - request.window.start <= ms(12_000) for request in of_second if request.n_lead)
+    assert playing.said == list(range(54))
+
+
+class ContentDecoder(ScriptedDecoder):
+    """Takes what follows the words before for nothing."""
+
+    def hypothesis(self, request: Request) -> Hypothesis:
+        heard = super().hypothesis(request)
+        if not request.n_lead:
+            return heard
+        return replace(heard, tokens=heard.tokens[: request.n_lead], words=heard.words[: request.n_lead])
+
+
+def test_an_utterance_without_text_is_decoded_again_without_its_lead() -> None:
+    playing = led(TWO_PHRASES, ContentDecoder(TWO_PHRASES))
+    assert [request.n_lead for request in playing.requests if request.utterance_id == 1][-2:] == [4, 0]
+    assert playing.said == list(range(8))
+
+
 # ------------------------------------------------------------------------------------------------ no speech
 
 
@@ -592,3 +688,5 @@ def test_answered_audio_is_forgotten() -> None:
     playing = play(recording)
     held = playing.session._audio
     assert held.end - held.start < 2 * SAMPLE_RATE
+    held = led(recording).session._audio
+    assert held.end - held.start < 10 * SAMPLE_RATE, "the next utterance may be shown with what was said before"

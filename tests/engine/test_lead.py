@@ -1,0 +1,76 @@
+"""What leads to an utterance."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.lead import LONGEST_LEAD, LastWords, Lead, without_lead
+from engine.types import MAX_WINDOW_SAMPLES, FinishReason, Hypothesis, Word
+from tests.engine.scripted import ms
+
+
+def word(token: int, start_ms: int, end_ms: int) -> Word:
+    return Word(f" w{token}", (token,), ms(start_ms), ms(end_ms), 0.9)
+
+
+def lead_before(start_ms: int, *words: Word) -> Lead | None:
+    last_words = LastWords(MAX_WINDOW_SAMPLES)
+    last_words.note(words)
+    return last_words.before(ms(start_ms))
+
+
+def test_the_words_just_before_lead_to_an_utterance() -> None:
+    assert lead_before(2500, word(1, 1000, 1500), word(2, 1500, 2000)) == Lead(ms(800), (1, 2))
+
+
+def test_nothing_leads_to_the_first_utterance_and_to_one_after_a_long_pause() -> None:
+    assert lead_before(2500) is None
+    assert lead_before(4000, word(1, 1000, 2000)) is None
+
+
+def test_what_lies_behind_a_long_pause_is_left_out() -> None:
+    assert lead_before(5500, word(1, 0, 1000), word(2, 4000, 5000)) == Lead(ms(3800), (2,))
+
+
+def test_where_windows_are_short_so_are_leads() -> None:
+    last_words = LastWords(ms(8000))
+    last_words.note([word(n, 500 * n, 500 * n + 500) for n in range(40)])
+    lead = last_words.before(ms(20_000))
+    assert lead is not None and lead.tokens == (37, 38, 39)
+
+
+def test_a_lead_begins_with_no_part_of_the_word_before() -> None:
+    words = [word(n, 500 * n, 500 * n + 500) for n in range(40)]
+    lead = lead_before(20_000, *words)
+    assert lead is not None
+    assert lead.start == words[lead.tokens[0]].start
+    assert lead.tokens[-1] == 39
+
+
+@given(lengths=st.lists(st.integers(50, 3000), max_size=80), gap_ms=st.integers(0, 3000))
+def test_a_lead_is_bounded_and_has_all_words_from_its_beginning_on(lengths: list[int], gap_ms: int) -> None:
+    words = []
+    clock = 0
+    for token, length in enumerate(lengths):
+        words.append(word(token, clock, clock + length))
+        clock += length
+    start = ms(clock + gap_ms)
+    lead = lead_before(clock + gap_ms, *words)
+    if lead is not None:
+        assert 0 <= start - lead.start <= LONGEST_LEAD
+        assert list(lead.tokens) == [w.tokens[0] for w in words if w.end > lead.start]
+        assert all(after - before == 1 for before, after in pairwise(lead.tokens))
+
+
+def test_a_hypothesis_without_its_lead_has_the_words_of_the_utterance_alone() -> None:
+    words = (word(1, 1000, 1500), word(2, 1500, 2300), word(3, 2300, 2800), word(4, 2800, 3100))
+    whole = Hypothesis((1, 2, 3, 4), -0.1, 0.0, "en", FinishReason.END_OF_TEXT, words)
+    rest = without_lead(whole, 2, ms(2500))
+    assert rest.tokens == (3, 4)
+    assert [(w.tokens, w.start, w.end) for w in rest.words] == [
+        ((3,), ms(2500), ms(2800)),
+        ((4,), ms(2800), ms(3100)),
+    ]
