@@ -9,7 +9,7 @@ one session.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Hypothesis, Word
@@ -61,13 +61,20 @@ class LastWords:
         return Lead(min(begin, taken[-1].start), tuple(token for word in reversed(taken) for token in word.tokens))
 
 
-def without_lead(hypothesis: Hypothesis, n_tokens: int, start: int) -> Hypothesis:
-    """Return the hypothesis of an utterance that starts at sample `start`, without the tokens that lead to it."""
+def without_lead(
+    hypothesis: Hypothesis, n_tokens: int, start: int, decode: Callable[[Sequence[int]], str]
+) -> Hypothesis:
+    """Return the hypothesis of an utterance that starts at sample `start`, without the tokens that lead to it.
+
+    A comma may make the last word of the lead and the first token of the utterance one word; of that the rest is kept.
+    """
     words = []
     at = 0
     for word in hypothesis.words:
         at += len(word.tokens)
         if at > n_tokens:
+            kept = word.tokens[-(at - n_tokens) :]
+            text = word.text if kept == word.tokens else decode(kept)
             begin = max(word.start, start)
-            words.append(replace(word, start=begin, end=max(word.end, begin)))
+            words.append(replace(word, text=text, tokens=kept, start=begin, end=max(word.end, begin)))
     return replace(hypothesis, tokens=hypothesis.tokens[n_tokens:], words=tuple(words))

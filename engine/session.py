@@ -343,7 +343,8 @@ class Session:
             return []  # overtaken by a newer request
         utterance.in_flight = None
         told: list[Event] = []
-        hypothesis = without_lead(hypothesis, request.n_lead, utterance.start) if request.n_lead else hypothesis
+        if request.n_lead:
+            hypothesis = without_lead(hypothesis, request.n_lead, utterance.start, self._vocabulary.decode)
         has_committed = len(request.prefix) > request.n_lead
         reason = None if has_committed else suppress_reason(hypothesis, self._history.prompt)
         if reason is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hypothesis import given
@@ -65,10 +66,23 @@ def test_a_lead_is_bounded_and_has_all_words_from_its_beginning_on(lengths: list
         assert all(after - before == 1 for before, after in pairwise(lead.tokens))
 
 
+def decode(tokens: Sequence[int]) -> str:
+    return "".join(f" w{token}" for token in tokens)
+
+
+def test_a_word_that_began_in_the_lead_keeps_its_rest() -> None:
+    words = (word(1, 1000, 1500), Word(" w2,", (2, 3), ms(1500), ms(2600), 0.9), word(4, 2600, 3100))
+    whole = Hypothesis((1, 2, 3, 4), -0.1, 0.0, "en", FinishReason.END_OF_TEXT, words)
+    rest = without_lead(whole, 2, ms(2500), decode)
+    assert [w.tokens for w in rest.words] == [(3,), (4,)]
+    assert rest.words[0] == Word(" w3", (3,), ms(2500), ms(2600), 0.9)
+    assert sum((w.tokens for w in rest.words), ()) == rest.tokens
+
+
 def test_a_hypothesis_without_its_lead_has_the_words_of_the_utterance_alone() -> None:
     words = (word(1, 1000, 1500), word(2, 1500, 2300), word(3, 2300, 2800), word(4, 2800, 3100))
     whole = Hypothesis((1, 2, 3, 4), -0.1, 0.0, "en", FinishReason.END_OF_TEXT, words)
-    rest = without_lead(whole, 2, ms(2500))
+    rest = without_lead(whole, 2, ms(2500), decode)
     assert rest.tokens == (3, 4)
     assert [(w.tokens, w.start, w.end) for w in rest.words] == [
         ((3,), ms(2500), ms(2800)),
