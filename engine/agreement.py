@@ -1,9 +1,10 @@
-"""Which words of an open utterance are stable: LocalAgreement-2.
+"""Which words of an open utterance are stable: LocalAgreement over a span of audio.
 
-Two successive hypotheses must agree on a word before it is committed (Liu et al. 2020; used for Whisper by Macháček et
-al. 2023, arXiv:2307.14743). They agree where the words are the same but for case and punctuation, so that a comma that
-comes and goes holds up nothing; the form that came first is kept. Pure: works on words as tuples of token ids. One
-`Agreement` belongs to one utterance.
+Successive hypotheses must agree on a word before it is committed (Liu et al. 2020; used for Whisper by Macháček et al.
+2023, arXiv:2307.14743, where two of them are enough), and they must do so while so much audio came in: how often a word
+is heard anew hangs on how busy the server is, what was said behind it does not. They agree where the words are the same
+but for case and punctuation, so that a comma that comes and goes holds up nothing; the form that came first is kept.
+Pure: works on words as tuples of token ids. One `Agreement` belongs to one utterance.
 
 Law: `committed` only ever grows; the decoder is made to start with it, so no later hypothesis can disagree.
 """
@@ -29,16 +30,25 @@ class Agreement:
     """The commit rule of one utterance: call `observe` with each new hypothesis."""
 
     def __init__(
-        self, guess: Sequence[TokenWord] = (), *, key: Callable[[TokenWord], Hashable] = lambda word: word
+        self,
+        guess: Sequence[TokenWord] = (),
+        heard_at: int = 0,
+        *,
+        stable_after: int = 0,
+        key: Callable[[TokenWord], Hashable] = lambda word: word,
     ) -> None:
         """Begin an utterance.
 
         Args:
             guess: what it is thought to begin with; counts as the first hearing.
+            heard_at: end of the window in which that was heard, in samples.
+            stable_after: samples for which hypotheses must agree on a word; two of them must in any case.
             key: words with equal keys agree.
         """
         self.committed: list[TokenWord] = []
         self.tentative: list[TokenWord] = list(guess)
+        self._since = [heard_at] * len(self.tentative)  # when each tentative word was heard first
+        self._stable_after = stable_after
         self._key = key
 
     @property
@@ -51,13 +61,14 @@ class Agreement:
         """The rest of the newest hypothesis: a good guess at what the next one will say."""
         return flatten(self.tentative)
 
-    def observe(self, fresh: Sequence[TokenWord], *, commits: bool = True) -> list[TokenWord]:
+    def observe(self, fresh: Sequence[TokenWord], at: int, *, commits: bool = True) -> list[TokenWord]:
         """Take what a hypothesis of the grown window says after the committed words; commit what it repeats.
 
         The last word of a hypothesis is never committed: its audio may be cut in the middle.
 
         Args:
             fresh: words behind the committed ones.
+            at: end of the window, in samples.
             commits: False only compares.
 
         Returns:
@@ -65,10 +76,19 @@ class Agreement:
         """
         n_agreed = self._n_agreed(self.tentative[:-1], fresh[:-1])
         settled = [*self.tentative[:n_agreed], *fresh[n_agreed:]]
-        n_committed = n_agreed if commits else 0
+        self._since = [*self._since[:n_agreed], *[at] * (len(fresh) - n_agreed)]
+        n_committed = self._n_stable(n_agreed, at) if commits else 0
         self.committed += settled[:n_committed]
         self.tentative = settled[n_committed:]
+        del self._since[:n_committed]
         return settled
+
+    def _n_stable(self, n_agreed: int, at: int) -> int:
+        """Return how many of the leading words that agree did so for long enough."""
+        for n, since in enumerate(self._since[:n_agreed]):
+            if at - since < self._stable_after:
+                return n
+        return n_agreed
 
     def _n_agreed(self, left: Sequence[TokenWord], right: Sequence[TokenWord]) -> int:
         """Return how many leading words agree."""

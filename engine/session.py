@@ -53,6 +53,7 @@ from engine.types import (
 )
 
 _HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
+_STABLE_AFTER = 3 * SAMPLE_RATE // 2  # of audio, before words that stay the same are committed
 _PROGRESS_STEP = SAMPLE_RATE // 2
 
 
@@ -194,14 +195,20 @@ class Session:
             self._close(pause.end, EndReason.FINISHED)
         return events
 
-    def _open(self, start: int, guess: Sequence[TokenWord] = (), language: str | None = None) -> SpeechStarted:
+    def _open(
+        self, start: int, guess: Sequence[TokenWord] = (), heard_at: int = 0, language: str | None = None
+    ) -> SpeechStarted:
         language = language or self._settings.language
-        self._utterances.append(Utterance(self._n_utterances, start, start, self._agreement(guess), language))
+        agreement = self._agreement(guess, heard_at)
+        self._utterances.append(Utterance(self._n_utterances, start, start, agreement, language))
         self._n_utterances += 1
         return SpeechStarted(self._utterances[-1].id, start)
 
-    def _agreement(self, guess: Sequence[TokenWord] = ()) -> Agreement:
-        return Agreement(guess, key=lambda word: same_word(self._vocabulary.decode(word)))
+    def _agreement(self, guess: Sequence[TokenWord] = (), heard_at: int = 0) -> Agreement:
+        def key(word: TokenWord) -> str:
+            return same_word(self._vocabulary.decode(word))
+
+        return Agreement(guess, heard_at, stable_after=_STABLE_AFTER, key=key)
 
     def _close(self, end: int, reason: EndReason) -> None:
         utterance = self._utterances[-1]
@@ -387,7 +394,7 @@ class Session:
             tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
         ]
         utterance.logprobs = word_logprobs(fresh, hypothesis.logprobs)
-        settled = utterance.agreement.observe(fresh, commits=utterance.language is not None)
+        settled = utterance.agreement.observe(fresh, request.window.end, commits=utterance.language is not None)
         return with_forms(hypothesis, n_prefix, fresh, settled, self._vocabulary.decode)
 
     def _emit_partial(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
@@ -485,7 +492,7 @@ class Session:
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
         self._settle_text(hypothesis, tokens, kept, cut)
         events = self._emit_finals()
-        opened = self._open(cut, guess, hypothesis.language)
+        opened = self._open(cut, guess, window.end, hypothesis.language)
         self._utterances[-1].language_prob = utterance.language_prob
         return [*events, opened]
 

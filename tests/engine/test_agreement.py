@@ -14,7 +14,7 @@ words = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2).map(tuple),
 def make_agreement(*hypotheses: list[TokenWord]) -> Agreement:
     agreement = Agreement()
     for fresh in hypotheses:
-        agreement.observe(fresh)
+        agreement.observe(fresh, 0)
     return agreement
 
 
@@ -23,7 +23,7 @@ def test_committed_words_only_grow(guess: list[TokenWord], hypotheses: list[list
     agreement = Agreement(guess)
     for fresh in hypotheses:
         before = list(agreement.committed)
-        agreement.observe(fresh)
+        agreement.observe(fresh, 0)
         assert agreement.committed[: len(before)] == before
 
 
@@ -34,7 +34,7 @@ def test_committed_and_tentative_are_the_newest_hypothesis(
     agreement = Agreement(guess)
     for fresh in hypotheses:
         forced = agreement.committed_tokens
-        agreement.observe(fresh)
+        agreement.observe(fresh, 0)
         assert agreement.committed_tokens + agreement.tentative_tokens == forced + flatten(fresh)
 
 
@@ -45,7 +45,7 @@ def test_only_what_two_hypotheses_say_alike_is_committed(
     agreement = Agreement(guess)
     for fresh in hypotheses:
         before, last = len(agreement.committed), agreement.tentative
-        agreement.observe(fresh)
+        agreement.observe(fresh, 0)
         gained = agreement.committed[before:]
         assert gained == last[: len(gained)] == fresh[: len(gained)]
         assert len(gained) < max(1, len(fresh)), "the last word may be cut in the middle"
@@ -54,7 +54,7 @@ def test_only_what_two_hypotheses_say_alike_is_committed(
 def test_a_word_is_committed_by_its_second_hearing() -> None:
     agreement = make_agreement([(1,), (2,), (9,)])
     assert agreement.committed == []
-    agreement.observe([(1,), (2,), (3,), (8,)])
+    agreement.observe([(1,), (2,), (3,), (8,)], 0)
     assert agreement.committed == [(1,), (2,)]
     assert agreement.tentative == [(3,), (8,)]
 
@@ -65,7 +65,7 @@ def test_a_disagreement_commits_nothing_behind_it() -> None:
 
 def test_a_guess_counts_as_the_first_hearing() -> None:
     agreement = Agreement([(1,), (2,), (3,)])
-    agreement.observe([(1,), (2,), (3,), (4,)])
+    agreement.observe([(1,), (2,), (3,), (4,)], 0)
     assert agreement.committed == [(1,), (2,)]
 
 
@@ -84,7 +84,7 @@ def test_a_word_keeps_the_form_in_which_it_was_heard_first(
     agreement = Agreement(guess, key=parity)
     for fresh, may_commit in zip(hypotheses, commits, strict=False):
         committed, tentative = list(agreement.committed), list(agreement.tentative)
-        settled = agreement.observe(fresh, commits=may_commit)
+        settled = agreement.observe(fresh, 0, commits=may_commit)
         assert [parity(word) for word in settled] == [parity(word) for word in fresh]
         n_agreed = 0
         while n_agreed < min(len(tentative), len(fresh)) - 1 and parity(tentative[n_agreed]) == parity(fresh[n_agreed]):
@@ -108,3 +108,24 @@ def test_case_and_punctuation_do_not_make_another_word(left: str, right: str) ->
 )
 def test_what_changes_the_meaning_makes_another_word(left: str, right: str) -> None:
     assert same_word(left) != same_word(right)
+
+
+def test_a_word_is_stable_once_it_was_heard_for_so_long() -> None:
+    """However often it was heard; a word that changes begins anew."""
+    agreement = Agreement(stable_after=15)
+    agreement.observe([(1,), (2,), (9,)], 10)
+    for at in range(11, 25):
+        agreement.observe([(1,), (3,), (9,)], at)
+        assert not agreement.committed
+    agreement.observe([(1,), (3,), (9,)], 25)
+    assert agreement.committed == [(1,)]
+    agreement.observe([(3,), (9,)], 26)
+    assert agreement.committed == [(1,), (3,)]
+
+
+def test_a_guess_is_heard_when_it_was_made() -> None:
+    agreement = Agreement([(1,), (2,)], 10, stable_after=15)
+    agreement.observe([(1,), (2,)], 24)
+    assert not agreement.committed
+    agreement.observe([(1,), (2,)], 25)
+    assert agreement.committed == [(1,)]
