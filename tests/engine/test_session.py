@@ -296,7 +296,7 @@ def test_every_session_ends_whatever_the_pause_and_the_longest_utterance(
 
 
 def test_the_faster_mode_shows_a_word_first_and_the_most_stable_one_last() -> None:
-    recording = steady_speech(12, trailing_ms=900)
+    recording = steady_speech(24, trailing_ms=900)
     shown: dict[Stability, list[int]] = {}
     for stability in Stability:
         partials = play(recording, stability=stability, language="en").partials
