@@ -1,10 +1,10 @@
-"""Which words of an open utterance are stable: LocalAgreement over a span of audio.
+"""Which words of an open utterance are stable: LocalAgreement, of which doubtful words need more.
 
-Successive hypotheses must agree on a word before it is committed (Liu et al. 2020; used for Whisper by Macháček et al.
-2023, arXiv:2307.14743, where two of them are enough), and they must do so while so much audio came in: how often a word
-is heard anew hangs on how busy the server is, what was said behind it does not. They agree where the words are the same
-but for case and punctuation, so that a comma that comes and goes holds up nothing; the form that came first is kept.
-Pure: works on words as tuples of token ids. One `Agreement` belongs to one utterance.
+Two successive hypotheses must agree on a word before it is committed (Liu et al. 2020; used for Whisper by Macháček et
+al. 2023, arXiv:2307.14743). If the model itself is not certain of the word, they must go on to agree while so much
+audio comes in: how often a word is heard anew hangs on how busy the server is, what was said behind it does not. They
+agree where the words are the same but for case and punctuation, so that a comma that comes and goes holds up nothing;
+the form that came first is kept. Pure: works on words as tuples of token ids. One `Agreement` belongs to one utterance.
 
 Law: `committed` only ever grows; the decoder is made to start with it, so no later hypothesis can disagree.
 """
@@ -42,7 +42,8 @@ class Agreement:
         Args:
             guess: what it is thought to begin with; counts as the first hearing.
             heard_at: end of the window in which that was heard, in samples.
-            stable_after: samples for which hypotheses must agree on a word; two of them must in any case.
+            stable_after: samples for which hypotheses must agree on a word that is not certain; two of them must in
+                any case.
             key: words with equal keys agree.
         """
         self.committed: list[TokenWord] = []
@@ -61,7 +62,9 @@ class Agreement:
         """The rest of the newest hypothesis: a good guess at what the next one will say."""
         return flatten(self.tentative)
 
-    def observe(self, fresh: Sequence[TokenWord], at: int, *, commits: bool = True) -> list[TokenWord]:
+    def observe(
+        self, fresh: Sequence[TokenWord], at: int, certain: Sequence[bool] = (), *, commits: bool = True
+    ) -> list[TokenWord]:
         """Take what a hypothesis of the grown window says after the committed words; commit what it repeats.
 
         The last word of a hypothesis is never committed: its audio may be cut in the middle.
@@ -69,6 +72,7 @@ class Agreement:
         Args:
             fresh: words behind the committed ones.
             at: end of the window, in samples.
+            certain: for each of them whether two hearings are enough; those that are missing are not.
             commits: False only compares.
 
         Returns:
@@ -77,16 +81,16 @@ class Agreement:
         n_agreed = self._n_agreed(self.tentative[:-1], fresh[:-1])
         settled = [*self.tentative[:n_agreed], *fresh[n_agreed:]]
         self._since = [*self._since[:n_agreed], *[at] * (len(fresh) - n_agreed)]
-        n_committed = self._n_stable(n_agreed, at) if commits else 0
+        n_committed = self._n_stable(n_agreed, at, certain) if commits else 0
         self.committed += settled[:n_committed]
         self.tentative = settled[n_committed:]
         del self._since[:n_committed]
         return settled
 
-    def _n_stable(self, n_agreed: int, at: int) -> int:
-        """Return how many of the leading words that agree did so for long enough."""
+    def _n_stable(self, n_agreed: int, at: int, certain: Sequence[bool]) -> int:
+        """Return how many of the leading words that agree are certain, or did so for long enough."""
         for n, since in enumerate(self._since[:n_agreed]):
-            if at - since < self._stable_after:
+            if at - since < self._stable_after and not (n < len(certain) and certain[n]):
                 return n
         return n_agreed
 

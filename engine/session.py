@@ -33,7 +33,7 @@ from engine.holes import SpeechLog, find_hole
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
 from engine.lead import LONGEST_LEAD, LONGEST_LED_WINDOW, LastWords, Lead, without_lead
-from engine.showing import shown_tentative, with_forms, word_logprobs
+from engine.showing import are_certain, shown_tentative, with_forms, word_logprobs
 from engine.types import (
     SAMPLE_RATE,
     EndReason,
@@ -53,7 +53,7 @@ from engine.types import (
 )
 
 _HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
-_STABLE_AFTER = 2 * SAMPLE_RATE  # of audio, before words that stay the same are committed
+_STABLE_AFTER = 2 * SAMPLE_RATE  # of audio, before doubtful words that stay the same are committed
 _PROGRESS_STEP = SAMPLE_RATE // 2
 
 
@@ -394,7 +394,9 @@ class Session:
             tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
         ]
         utterance.logprobs = word_logprobs(fresh, hypothesis.logprobs)
-        settled = utterance.agreement.observe(fresh, request.window.end, commits=utterance.language is not None)
+        certain = are_certain(utterance.logprobs)
+        commits = utterance.language is not None
+        settled = utterance.agreement.observe(fresh, request.window.end, certain, commits=commits)
         return with_forms(hypothesis, n_prefix, fresh, settled, self._vocabulary.decode)
 
     def _emit_partial(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:

@@ -14,7 +14,7 @@ from typing import assert_never
 from engine.agreement import TokenWord, flatten
 from engine.types import Hypothesis, Stability, Word
 
-_LEAST_OF_WORD = math.log(0.6)  # that a word heard once must be certain of
+_LEAST_OF_WORD = math.log(0.6)  # that a word must be certain of, to be shown when it is heard once and kept when twice
 _LEAST_OF_FIRST = math.log(0.2)  # the first word of an utterance shows that somebody is heard
 
 
@@ -38,6 +38,11 @@ def shown_tentative(
             return ()
         case _:
             assert_never(stability)
+
+
+def are_certain(logprobs: Sequence[float]) -> list[bool]:
+    """Return for each word whether it will hardly change, given the log-probability of its least certain token."""
+    return [logprob >= _LEAST_OF_WORD for logprob in logprobs]
 
 
 def _n_likely(logprobs: Sequence[float], *, is_beginning: bool) -> int:

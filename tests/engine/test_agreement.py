@@ -129,3 +129,14 @@ def test_a_guess_is_heard_when_it_was_made() -> None:
     assert not agreement.committed
     agreement.observe([(1,), (2,)], 25)
     assert agreement.committed == [(1,)]
+
+
+def test_a_certain_word_needs_two_hearings_only_but_waits_for_those_before_it() -> None:
+    agreement = Agreement(stable_after=15)
+    words = [(1,), (2,), (3,), (9,)]
+    agreement.observe(words, 10, [True] * 4)
+    assert not agreement.committed, "heard once"
+    agreement.observe(words, 11, [True, False, True, True])
+    assert agreement.committed == [(1,)]
+    agreement.observe(words[1:], 25, [False, True, True])
+    assert agreement.committed == [(1,), (2,), (3,)]
