@@ -14,8 +14,8 @@ from typing import assert_never
 from engine.agreement import TokenWord, flatten
 from engine.types import Hypothesis, Stability, Word
 
-_LEAST_OF_WORD = math.log(0.6)  # that a word must be certain of, to be shown when it is heard once and kept when twice
-_LEAST_OF_FIRST = math.log(0.2)  # the first word of an utterance shows that somebody is heard
+_LEAST_OF_WORD = math.log(0.7)  # that a word must be certain of, to be shown when it is heard once and kept when twice
+_LEAST_OF_FIRST = math.log(0.4)  # the first word of an utterance shows that somebody is heard
 
 
 def shown_tentative(
