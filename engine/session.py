@@ -352,8 +352,7 @@ class Session:
         told: list[Event] = []
         if request.n_lead:
             hypothesis = without_lead(hypothesis, request.n_lead, utterance.start, self._vocabulary.decode)
-        has_committed = len(request.prefix) > request.n_lead
-        reason = None if has_committed else suppress_reason(hypothesis, self._history.prompt)
+        reason = None if request.n_committed else suppress_reason(hypothesis, self._history.prompt)
         if reason is None:
             self._note_language(utterance, request, hypothesis)
         else:
@@ -389,7 +388,7 @@ class Session:
 
     def _observe(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> Hypothesis:
         """Commit what is stable; return the hypothesis with words in the form in which they were heard first."""
-        n_prefix = len(request.prefix) - request.n_lead
+        n_prefix = request.n_committed
         fresh = [
             tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
         ]
@@ -434,8 +433,7 @@ class Session:
             # Behind a sentence that is complete the model may take what follows for nothing: it is asked without.
             utterance.lead, utterance.answered = None, None
             return False
-        n_committed = len(request.prefix) - request.n_lead
-        hole = find_hole(hypothesis.words, n_committed, utterance.end, self._speech)
+        hole = find_hole(hypothesis.words, request.n_committed, utterance.end, self._speech)
         if hole is not None:
             words = hypothesis.words[: hole.n_words]
             tokens = tuple(token for word in words for token in word.tokens)

@@ -173,6 +173,11 @@ class Request:
     n_lead: int = 0
 
     @property
+    def n_committed(self) -> int:
+        """Tokens of the prefix that are committed for this utterance: those behind the lead."""
+        return len(self.prefix) - self.n_lead
+
+    @property
     def wants_whole(self) -> bool:
         """What may become final is encoded with the whole window in view; nothing frozen is reused."""
         return self.is_final or self.wants_words
