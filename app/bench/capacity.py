@@ -27,7 +27,7 @@ from app.bench.machine import describe_machine
 from app.bench.point import Heard, Quality, judge
 from app.bench.process import CpuUse, ServerProcess, cpu_times, free_port, peak_memory_mb, running
 from app.bench.reference import KnownClip, know_clips
-from app.bench.report import TABLE_WIDTH
+from app.bench.report import TABLE_WIDTH, command_line
 from app.bench.scrape import Work
 from app.bench.streams import compose, most_heard, speech_share
 from engine.config import EngineConfig
@@ -149,16 +149,18 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
 
 
 def _command(options: Options) -> str:
-    """The command that repeats the table, defaults left out."""
     defaults = Options(EngineConfig(), options.manifest)
-    words = ["tickscribe bench capacity"]
-    if options.engine.model != defaults.engine.model:
-        words.append(f"--model {options.engine.model}")
-    if options.stability is not defaults.stability:
-        words.append(f"--stability {options.stability}")
-    words += [f"--streams {n_streams}" for n_streams in options.n_streams]
-    words += ["--", *options.flags] if options.flags else []
-    return " ".join(words)
+    given = (
+        ("--model", options.engine.model, defaults.engine.model),
+        ("--device", options.engine.device, defaults.engine.device),
+        ("--pause-ms", options.engine.pause_ms, defaults.engine.pause_ms),
+        ("--stability", options.stability, defaults.stability),
+        ("--streams", options.n_streams, defaults.n_streams),
+        ("--max-streams", options.max_streams, defaults.max_streams),
+        ("--duration-s", options.duration_s, defaults.duration_s),
+        ("--seed", options.seed, defaults.seed),
+    )
+    return command_line("tickscribe bench capacity", given, options.flags)
 
 
 def search(measure: Callable[[int], Point], *, most: int) -> list[Point]:

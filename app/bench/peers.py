@@ -35,7 +35,7 @@ from app.bench.peer_files import (
 from app.bench.point import Quality, judge
 from app.bench.process import CpuUse, ServerFailed, cpu_times, free_port, last_lines, peak_memory_mb, running
 from app.bench.reference import KnownClip, know_clips
-from app.bench.report import TABLE_WIDTH, Report
+from app.bench.report import TABLE_WIDTH, Report, command_line
 from app.bench.streams import compose
 from engine.config import EngineConfig
 from engine.types import Stability
@@ -297,25 +297,19 @@ def _live_cells(arm: str, n_streams: int, group: Sequence[Measured]) -> tuple[st
 
 
 def _command(options: Options) -> str:
-    """The command that repeats the tables, defaults left out."""
     defaults = Options(EngineConfig(), options.manifest, options.peers_dir)
-    words = ["tickscribe bench peers"]
-    if options.engine.model != defaults.engine.model:
-        words.append(f"--model {options.engine.model}")
-    for flag, values, default in (
+    given = (
+        ("--model", options.engine.model, defaults.engine.model),
+        ("--pause-ms", options.engine.pause_ms, defaults.engine.pause_ms),
         ("--streams", options.streams, defaults.streams),
         ("--peer-threads", options.peer_threads, defaults.peer_threads),
         ("--only", options.only, defaults.only),
-    ):
-        words += [f"{flag} {value}" for value in values] if values != default else []
-    for flag, number, usual in (
         ("--duration-s", options.duration_s, defaults.duration_s),
         ("--rounds", options.n_rounds, defaults.n_rounds),
         ("--file-minutes", options.file_minutes, defaults.file_minutes),
-    ):
-        words += [f"{flag} {number:g}"] if number != usual else []
-    words += ["--", *options.flags] if options.flags else []
-    return " ".join(words)
+        ("--seed", options.seed, defaults.seed),
+    )
+    return command_line("tickscribe bench peers", given, options.flags)
 
 
 def files_report(

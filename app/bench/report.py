@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,22 @@ class Report:
         console.print(table)
         if output:
             output.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+def command_line(name: str, given: Iterable[tuple[str, object, object]], rest: Sequence[str] = ()) -> str:
+    """Return the command that repeats a table, defaults left out.
+
+    Args:
+        name: of the command.
+        given: flag, its value and its default each; a flag that may be repeated has a tuple.
+        rest: what stands behind two dashes.
+    """
+    words = [name]
+    for flag, value, default in given:
+        if value != default:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"{flag} {one:g}" if isinstance(one, float) else f"{flag} {one}" for one in values]
+    return " ".join([*words, "--", *rest] if rest else words)
 
 
 def fill_readme(readme: Path, reports: Path) -> list[str]:

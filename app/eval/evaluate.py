@@ -14,7 +14,7 @@ from app.bench.clips import ClipError, Entry, load_audio, read_manifest
 from app.bench.machine import describe_machine
 from app.bench.point import MAX_LATENESS_S
 from app.bench.reference import speech_span_s
-from app.bench.report import Report
+from app.bench.report import Report, command_line
 from app.bench.scoring import CHARACTER_LANGUAGES, Scorer
 from app.eval import offline, peer, streamed
 from app.eval.measures import SpokenWord, read_words, to_timed, word_time_errors
@@ -190,10 +190,8 @@ def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def _command(options: Options) -> str:
-    """The command that repeats the table, defaults left out."""
     defaults = Options(EngineConfig(), options.manifest)
-    words = ["tickscribe eval"]
-    for flag, value, default in (
+    given = (
         ("--model", options.engine.model, defaults.engine.model),
         ("--device", options.engine.device, defaults.engine.device),
         ("--dtype", options.engine.dtype, defaults.engine.dtype),
@@ -203,13 +201,11 @@ def _command(options: Options) -> str:
         ("--pace", options.pace, defaults.pace),
         ("--streams", options.n_streams, defaults.n_streams),
         ("--peer", options.peer, defaults.peer),
-    ):
-        words += [f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"] if value != default else []
-    if set(options.arms) != set(defaults.arms):
-        words += [f"--arm {arm}" for arm in options.arms]
-    words += [f"--kind {kind}" for kind in options.kinds]
-    words += [f"--language {language}" for language in options.languages]
-    return " ".join(words)
+        ("--arm", tuple(arm for arm in Arm if arm in options.arms), defaults.arms),
+        ("--kind", options.kinds, defaults.kinds),
+        ("--language", options.languages, defaults.languages),
+    )
+    return command_line("tickscribe eval", given)
 
 
 def _setting(options: Options, entries: Sequence[Entry], left_out: int, arms: Sequence[ArmResult]) -> str:
