@@ -175,9 +175,9 @@ class Session:
     def unheard(self) -> Samples:
         """Return the whole blocks that the speech detector is to look at next; may be empty."""
         heard = self._endpointer.heard
-        end = min(self._audio.end, heard + _HEAR_AT_ONCE)
-        if self.speaking:
-            end = min(end, self._utterances[-1].start + self._cuts.longest)
+        # No further than an utterance may grow, even if it opens with the very next block.
+        opened = self._utterances[-1].start if self.speaking else heard - self._kept_for_onset
+        end = min(self._audio.end, heard + _HEAR_AT_ONCE, opened + self._cuts.longest)
         n_blocks = max(0, end - heard) // BLOCK_SAMPLES
         return self._audio.view(heard, heard + n_blocks * BLOCK_SAMPLES)
 
@@ -298,6 +298,12 @@ class Session:
         rules = self._endpointer.rules
         seen = utterance.answered[0].window.end if utterance.answered else utterance.start + rules.pre_roll_samples
         return window.end > seen if self._pausing else window.end - seen >= self._partial_interval
+
+    @property
+    def _kept_for_onset(self) -> int:
+        """How far before the newest block an utterance may begin that is not open yet."""
+        rules = self._endpointer.rules
+        return rules.pre_roll_samples + rules.onset_blocks * BLOCK_SAMPLES
 
     @property
     def _pausing(self) -> bool:
@@ -507,9 +513,7 @@ class Session:
 
     def _emit_progress(self) -> list[Event]:
         """Forget answered audio, and tell how far that is."""
-        rules = self._endpointer.rules
-        kept_for_onset = rules.pre_roll_samples + rules.onset_blocks * BLOCK_SAMPLES
-        settled = max(0, self._endpointer.heard - kept_for_onset)
+        settled = max(0, self._endpointer.heard - self._kept_for_onset)
         if self._utterances:
             settled = min(settled, self._utterances[0].start)
         self._audio.forget_before(settled - LONGEST_LEAD if self._leads else settled)

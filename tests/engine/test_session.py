@@ -423,6 +423,15 @@ def test_finals_wait_for_the_one_before() -> None:
     assert playing.said == list(range(6))
 
 
+@pytest.mark.parametrize("language", ["en", None])
+def test_speech_that_opens_and_outgrows_the_longest_utterance_in_one_chunk_is_cut(language: str | None) -> None:
+    """Five seconds were asked for, but a tick listened to eight, so that what lay between was never decoded."""
+    recording = record([Phrase(72, (386,) * 18), Phrase(488, (200,))])
+    playing = play(recording, AT_ONCE, max_utterance_s=5.0, language=language)
+    assert playing.said == list(recording.tokens)
+    assert all(final.end - final.start <= 5 * SAMPLE_RATE for final in playing.finals)
+
+
 @pytest.mark.parametrize("word_ms", [150, 300, 450, 600])
 def test_long_speech_in_real_time_is_cut_between_words(word_ms: int) -> None:
     """Commits every half second once left no place to cut: the window filled up and the cut went through a word."""
