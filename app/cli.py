@@ -287,7 +287,11 @@ def evaluate(
     device: DeviceName = _DEFAULTS.device,
     manifest: Manifest = DEFAULT_MANIFEST,
     arms: Annotated[
-        list[Arm] | None, typer.Option("--arm", help="Run only this; repeatable. full-pad: offline, fp32, no tail.")
+        list[Arm] | None,
+        typer.Option(
+            "--arm",
+            help="Run only this; repeatable. stepped: live, but without a clock. full-pad: offline, fp32, no tail.",
+        ),
     ] = None,
     peer: Annotated[Peer | None, typer.Option(help="Also run this program offline with the same weights.")] = None,
     kinds: Annotated[list[str] | None, typer.Option("--kind", help="Take only clips of this kind; repeatable.")] = None,

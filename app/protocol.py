@@ -141,7 +141,7 @@ class Connection:
 
     def send(self, event: SpeechStarted | Partial | Final | Suppressed | WarningMessage) -> str:
         """Say what the engine found, or what the user should know."""
-        return self._encode(event if isinstance(event, WarningMessage) else _message_of(event))
+        return self._encode(event if isinstance(event, WarningMessage) else message_of(event))
 
     def error(self, fault: ProtocolError) -> str:
         """Say why the session ends; `close` must follow."""
@@ -187,9 +187,10 @@ def _check_audio_format(start: Start) -> None:
         )
 
 
-def _message_of(
+def message_of(
     event: SpeechStarted | Partial | Final | Suppressed,
 ) -> SpeechStartedMessage | PartialMessage | FinalMessage | DebugMessage:
+    """What a client is told of an event."""
     match event:
         case SpeechStarted():
             return SpeechStartedMessage(utterance=event.utterance_id, start=_seconds(event.start))

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from app.bench.clips import ClipError, Entry, load_audio, read_manifest
+from app.bench.load import Trace
 from app.bench.machine import describe_machine
 from app.bench.point import MAX_LATENESS_S
 from app.bench.reference import speech_span_s
 from app.bench.report import Report, command_line
 from app.bench.scoring import CHARACTER_LANGUAGES, Scorer
-from app.eval import offline, peer, streamed
+from app.eval import offline, peer, stepped, streamed
 from app.eval.measures import SpokenWord, read_words, to_timed, word_time_errors
 from app.eval.offline import Transcript
 from app.eval.options import Arm, Options, Peer
@@ -101,12 +102,16 @@ def _run_arms(
             results[arm] = ArmResult(arm, settings, _judged(entries, heard, known, scorer))
             for entry, transcript in zip(entries, heard, strict=True):
                 timed.setdefault(entry.name, transcript.words)
+    cut = f"cut at pauses of {options.engine.pause_ms} ms, other settings those of offline"
+    if Arm.STEPPED in options.arms:
+        traces = _speak_in_steps(options.engine, entries)
+        heard, timings = _read(traces, replace(options, pace=1.0), entries, timed)
+        settings = f"100 ms at a time, everything computed in between, {cut}"
+        results[Arm.STEPPED] = ArmResult(Arm.STEPPED, settings, _judged(entries, heard, known, scorer, timings))
     if Arm.STREAMED in options.arms:
-        heard, timings = _transcribe_live(options, entries, timed)
-        settings = (
-            f"{options.n_streams} at once at {options.pace:g} times real time, cut at pauses of "
-            f"{options.engine.pause_ms} ms, other settings those of offline"
-        )
+        traces = _speak_live(options, entries)
+        heard, timings = _read(traces, options, entries, timed)
+        settings = f"{options.n_streams} at once at {options.pace:g} times real time, {cut}"
         results[Arm.STREAMED] = ArmResult(Arm.STREAMED, settings, _judged(entries, heard, known, scorer, timings))
     if options.peer:
         with _progress(options.peer, len(entries)) as advance:
@@ -127,14 +132,28 @@ def _transcribe_offline(arm: Arm, config: EngineConfig, entries: Sequence[Entry]
     return f"context {config.context}, {engine.info.dtype} on {engine.info.device}, {cut}", heard
 
 
-def _transcribe_live(
-    options: Options, entries: Sequence[Entry], words: dict[str, tuple[SpokenWord, ...]]
-) -> tuple[list[Transcript], list[Timing]]:
+def _speak_in_steps(config: EngineConfig, entries: Sequence[Entry]) -> list[Trace]:
+    engine = build_engine(config)
+    engine.warm_up()
+    traces = []
+    with _progress(Arm.STEPPED, len(entries)) as advance:
+        for entry in entries:
+            traces.append(stepped.speak(engine, entry.name, load_audio(entry.path), entry.language))
+            advance()
+    return traces
+
+
+def _speak_live(options: Options, entries: Sequence[Entry]) -> list[Trace]:
     with (
         streamed.serving(options.engine, n_streams=options.n_streams) as url,
         _progress(Arm.STREAMED, len(entries)) as advance,
     ):
-        traces = streamed.stream_all(url, entries, pace=options.pace, n_streams=options.n_streams, on_done=advance)
+        return streamed.stream_all(url, entries, pace=options.pace, n_streams=options.n_streams, on_done=advance)
+
+
+def _read(
+    traces: Sequence[Trace], options: Options, entries: Sequence[Entry], words: dict[str, tuple[SpokenWord, ...]]
+) -> tuple[list[Transcript], list[Timing]]:
     detector = SpeechDetector()
     timings = []
     for entry, trace in zip(entries, traces, strict=True):

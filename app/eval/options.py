@@ -14,6 +14,7 @@ class Arm(StrEnum):
     """Ways to transcribe."""
 
     STREAMED = "streamed"  # live, through a server
+    STEPPED = "stepped"  # live as well, but without a clock: the same every time, delays are those of the rules alone
     OFFLINE = "offline"  # as a file: the same settings, cut at longer pauses
     FULL_PAD = "full-pad"  # as a file, fp32, every window padded to 30 s as in training
 
@@ -29,7 +30,7 @@ class Options:
     """What to evaluate.
 
     Attributes:
-        engine: settings of the streamed and the offline arm.
+        engine: settings of all arms but where these say otherwise.
         arms: what to run.
         peer: somebody else's program to run, too; installed in `peers_dir`.
         kinds, languages: take only these clips; empty takes all.

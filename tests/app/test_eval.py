@@ -293,21 +293,23 @@ def test_three_recordings_from_manifest_to_page(tmp_path: Path, capsys: pytest.C
     manifest.write_text("\n".join([lines[0] + "\twords", *named]) + "\n", encoding="utf-8")
     output, page = tmp_path / "eval.json", tmp_path / "eval.html"
 
-    options = Options(EngineConfig(), manifest, arms=(Arm.STREAMED, Arm.OFFLINE), pace=4.0, n_streams=3)
-    live, offline = evaluate.run(options, output=output, page=page)
+    options = Options(EngineConfig(), manifest, arms=(Arm.STREAMED, Arm.STEPPED, Arm.OFFLINE), pace=4.0, n_streams=3)
+    live, without_clock, offline = evaluate.run(options, output=output, page=page)
 
-    for arm in (live, offline):
+    for arm in (live, without_clock, offline):
         assert arm.faults == []
         assert arm.pooled("utterance").rate < 0.25
         assert arm.invented_words == 0
         assert 0 < arm.start_error_s.n <= 2
-    assert live.first_text_s.n == 2
-    assert live.word_s.n >= 15
-    assert live.final_s.n == 2
+    for arm in (live, without_clock):
+        assert arm.first_text_s.n == 2
+        assert arm.word_s.n >= 15
+        assert arm.final_s.n == 2
+    assert without_clock.final_s.worst < 0.2, "a pause is noticed with the next packet and its block"
     report = json.loads(output.read_text(encoding="utf-8"))
-    assert [row["arm"] for row in report["rows"]] == ["streamed", "offline"]
+    assert [row["arm"] for row in report["rows"]] == ["streamed", "stepped", "offline"]
     assert "tiny.en does not speak: 1;" in report["setting"]
-    assert report["command"] == "tickscribe eval --pace 4 --streams 3 --arm streamed --arm offline"
+    assert report["command"] == "tickscribe eval --pace 4 --streams 3 --arm streamed --arm stepped --arm offline"
     assert str(tmp_path) not in report["setting"]
     assert "cut at pauses of 500 ms, other settings" in report["setting"], "live"
     assert "int8 on cpu, cut at pauses of 2000 ms" in report["setting"], "as files"

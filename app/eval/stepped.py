@@ -1,0 +1,60 @@
+"""Recordings as live speech without a clock: a packet at a time into an engine of this process, which does all that is
+to be done before the next packet comes.
+
+What is shown, and when, hangs on nothing but the audio: the same every time, on any machine, in less than real time.
+Delays are those of the rules alone, as on a machine that computes in no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.bench.load import PACKET_SAMPLES, Message, Trace
+from app.eval.streamed import with_tail
+from app.messages import ClosedMessage, EndOfSession, encode
+from app.protocol import fault_of, message_of
+from engine.engine import Engine
+from engine.types import SAMPLE_RATE, Event, Progress, Samples, SessionClosed, SessionSettings
+
+
+def speak(engine: Engine, name: str, audio: Samples, language: str | None) -> Trace:
+    """Let one recording be spoken; gives what was heard, as `streamed.stream_all` does.
+
+    Args:
+        name: of the session; not open in the engine.
+        audio: (n,) float32 mono 16 kHz.
+        language: None detects it.
+    """
+    audio = with_tail(audio)
+    trace = Trace()
+    engine.open(name, SessionSettings(language=language))
+    for start in range(0, len(audio), PACKET_SAMPLES):
+        packet = audio[start : start + PACKET_SAMPLES]
+        engine.push(name, packet)
+        _take(trace, _until_idle(engine), (start + len(packet)) / SAMPLE_RATE)
+    engine.finish(name)
+    _take(trace, _until_idle(engine), len(audio) / SAMPLE_RATE)
+    return trace
+
+
+def _until_idle(engine: Engine) -> Iterator[Event]:
+    n_ticks = 0
+    while engine.has_work():
+        n_ticks += 1
+        events, _ = engine.tick(float(n_ticks))  # only the order of requests hangs on it
+        for _, event in events:
+            yield event
+
+
+def _take(trace: Trace, events: Iterator[Event], at_s: float) -> None:
+    for event in events:
+        match event:
+            case SessionClosed():
+                fault = fault_of(event)
+                trace.fault = fault.message if fault else None
+                closed = ClosedMessage(EndOfSession.ERROR if fault else EndOfSession.FINISHED)
+                trace.messages.append(Message(at_s, encode(closed)))
+            case Progress():
+                pass
+            case _:
+                trace.messages.append(Message(at_s, encode(message_of(event))))
