@@ -50,12 +50,14 @@ class EndpointRules:
             pause_ms: the pause of sessions that want none of their own.
         """
         pause = _ms(pause_ms if settings.pause_ms is None else settings.pause_ms)
+        # The block that completes the pause may hold the first sound of the next word.
+        before_last = (-(-pause // BLOCK_SAMPLES) - 1) * BLOCK_SAMPLES
         return cls(
             threshold=settings.threshold,
             release=max(settings.threshold - _HYSTERESIS, _LEAST_RELEASE),
             onset_blocks=max(1, -(-_ms(settings.min_speech_ms) // BLOCK_SAMPLES)),
             pause_samples=pause,
-            hangover_samples=min(_ms(320), pause),
+            hangover_samples=min(_ms(320), before_last),
         )
 
 

@@ -124,8 +124,8 @@ def test_a_threshold_has_its_own_release(threshold: float, release: float) -> No
     assert (rules.threshold, rules.release) == (threshold, pytest.approx(release))
 
 
-@pytest.mark.parametrize("pause_ms", [100, 320, 500, 5000])
-def test_the_hangover_is_never_longer_than_the_pause(pause_ms: int) -> None:
+@pytest.mark.parametrize(("pause_ms", "hangover_blocks"), [(100, 3), (320, 9), (500, 10), (5000, 10)])
+def test_the_hangover_ends_before_the_block_that_completes_the_pause(pause_ms: int, hangover_blocks: int) -> None:
     rules = EndpointRules.of(SessionSettings(), pause_ms=pause_ms)
     assert rules.pause_samples == pause_ms * 16
-    assert rules.hangover_samples == min(RULES.hangover_samples, rules.pause_samples)
+    assert rules.hangover_samples == hangover_blocks * BLOCK_SAMPLES

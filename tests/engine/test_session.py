@@ -432,6 +432,13 @@ def test_speech_that_opens_and_outgrows_the_longest_utterance_in_one_chunk_is_cu
     assert all(final.end - final.start <= 5 * SAMPLE_RATE for final in playing.finals)
 
 
+def test_a_word_that_begins_in_the_last_block_of_the_pause_belongs_to_the_next_utterance_alone() -> None:
+    """One millisecond of it was shown behind the utterance before."""
+    recording = record([Phrase(0, (301,)), Phrase(327, (200,))])
+    playing = play(recording, pause_ms=309, interim=False)
+    assert [[word.tokens for word in final.words] for final in playing.finals] == [[(0,)], [(1,)]]
+
+
 @pytest.mark.parametrize("word_ms", [150, 300, 450, 600])
 def test_long_speech_in_real_time_is_cut_between_words(word_ms: int) -> None:
     """Commits every half second once left no place to cut: the window filled up and the cut went through a word."""
