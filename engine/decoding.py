@@ -50,10 +50,23 @@ def bonuses_of(texts: Sequence[Text], device: torch.device) -> Bonuses | None:
 class GreedyChoice:
     """Whisper's suppression lists, and the greedy choice under them."""
 
-    def __init__(self, suppress: tuple[int, ...], begin: tuple[int, ...], device: torch.device) -> None:
-        """Take the tokens that are allowed nowhere, and those that are not allowed as the first of a text."""
+    def __init__(
+        self,
+        suppress: tuple[int, ...],
+        begin: tuple[int, ...],
+        device: torch.device,
+        other_case: Sequence[int] | None = None,
+    ) -> None:
+        """Make the rules of a vocabulary.
+
+        Args:
+            suppress: tokens that are allowed nowhere.
+            begin: tokens that are not allowed as the first of a text.
+            other_case: per token the one that is the same but for the case of its first letter, or itself.
+        """
         self._suppress = torch.tensor(suppress, dtype=torch.int64, device=device)
         self._begin = torch.tensor(begin, dtype=torch.int64, device=device)
+        self._other_case = torch.tensor(other_case, dtype=torch.int64, device=device) if other_case else None
 
     def __call__(
         self, scores: Tensor, first: Sequence[int] = (), bonuses: Bonuses | None = None
@@ -66,7 +79,9 @@ class GreedyChoice:
             bonuses: raise the scores of some tokens for the choice only.
 
         Returns:
-            (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones, as the model itself sees them.
+            (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones, as the model itself sees them;
+            a token and the one of other case share theirs, because they are the same word: where a window begins in
+            the middle of a sentence, "for" and "For" are equally likely and both right.
         """
         scores.index_fill_(1, self._suppress, -torch.inf)
         if first:
@@ -75,7 +90,12 @@ class GreedyChoice:
         raised = scores if bonuses is None else bonuses.added_to(scores)
         tokens = _argmax(raised)
         best = scores.gather(1, tokens[:, None])
-        return tokens, -(scores - best).exp_().sum(dim=-1).log_()
+        logprobs = -(scores - best).exp_().sum(dim=-1).log_()
+        if self._other_case is not None:
+            others = self._other_case[tokens]
+            gained = (scores.gather(1, others[:, None]) - best).squeeze(1).exp_()
+            logprobs += torch.where(others == tokens, 0.0, gained).log1p_()
+        return tokens, logprobs
 
 
 def _argmax(scores: Tensor) -> Tensor:

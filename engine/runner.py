@@ -128,7 +128,8 @@ class ModelRunner:
         self._cache = KVCache(checkpoint.dimensions, n_rows, device=self.device, dtype=dtype)
         n_vocab = checkpoint.dimensions.n_vocab
         no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
-        self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, self.device)
+        other_case = [*tokenizer.other_cases(), *range(tokenizer.eot, n_vocab)]
+        self._choose = GreedyChoice(no_text, checkpoint.begin_suppress_tokens, self.device, other_case)
         self._steps: StepGraphs | None = None
         encoder_graphs: EncoderGraphs | None = None
         if self._padded:

@@ -101,6 +101,11 @@ class Tokenizer:
         utf8 = b"".join(self._bytes[token] for token in tokens if token < self.eot)
         return codecs.getincrementaldecoder("utf-8")("replace").decode(utf8)
 
+    def other_cases(self) -> list[int]:
+        """Per text token the one that is the same but for the case of its first letter; itself where there is none."""
+        token_of = {piece: token for token, piece in enumerate(self._bytes)}
+        return [token_of.get(_other_case(piece), token) for token, piece in enumerate(self._bytes)]
+
     def split_words(self, tokens: Sequence[int], language: str | None) -> list[list[int]]:
         """Group text tokens into words, each with its leading space and its punctuation.
 
@@ -176,6 +181,19 @@ def language_names() -> dict[str, str]:
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     return {code: name.title() for code, name in LANGUAGES.items()}
+
+
+def _other_case(utf8: bytes) -> bytes:
+    """The same text with its first letter in the other case, if it is whole characters and begins with a letter."""
+    try:
+        text = utf8.decode()
+    except UnicodeDecodeError:
+        return utf8
+    word = text.lstrip()
+    other = word[:1].swapcase()
+    if other.swapcase() != word[:1]:  # such as the Turkish i without a dot
+        return utf8
+    return (text[: len(text) - len(word)] + other + word[1:]).encode()
 
 
 def _merge(groups: Iterable[_Group], belongs: Callable[[str, str], bool]) -> list[_Group]:

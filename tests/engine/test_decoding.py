@@ -55,6 +55,19 @@ def test_a_bonus_decides_the_choice_but_not_how_probable_it_is_called() -> None:
     torch.testing.assert_close(logprobs, allowed.log_softmax(0)[[11, 10, 10]])
 
 
+def test_a_word_is_as_probable_as_it_is_in_both_cases_together() -> None:
+    other_case = [*range(N_VOCAB)]
+    other_case[11], other_case[10], other_case[4], other_case[3] = 10, 11, 3, 4
+    choose = GreedyChoice((3,), (), CPU, other_case)
+    scores = torch.arange(N_VOCAB).float().repeat(3, 1)
+    scores[1, 4] = scores[2, 7] = 20
+    probabilities = scores.index_fill(1, torch.tensor([3]), -torch.inf).softmax(1)
+    chosen, logprobs = choose(scores, ())
+    assert chosen.tolist() == [11, 4, 7]
+    both = [probabilities[0, 11] + probabilities[0, 10], probabilities[1, 4], probabilities[2, 7]]
+    torch.testing.assert_close(logprobs.exp(), torch.stack(both), msg="what is suppressed adds nothing")
+
+
 def test_a_bonus_never_brings_a_suppressed_token_back() -> None:
     choose = GreedyChoice((11,), (), CPU)
     scores = torch.arange(N_VOCAB).float()[None]

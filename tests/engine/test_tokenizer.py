@@ -223,3 +223,18 @@ def test_words_hold_every_text_token_once_and_in_order(tokens: list[int], langua
 @given(st.text(), st.sampled_from([None, "en", "zh", "th"]))
 def test_words_are_cut_only_between_characters(text: str, language: str | None) -> None:
     assert "".join(words(BYTES, text, language)) == text
+
+
+def test_the_other_case_of_a_token_is_the_same_word(tiny_en: Checkpoint) -> None:
+    tokenizer = Tokenizer(tiny_en)
+    other_cases = tokenizer.other_cases()
+    assert len(other_cases) == tokenizer.eot
+    for one, other in ((" For", " for"), (" the", " The"), ("ed", "Ed")):
+        (token,) = tokenizer.encode(one)
+        assert tokenizer.decode([other_cases[token]]) == other
+    for alone in (",", " 5", "'s"):
+        (token,) = tokenizer.encode(alone)
+        assert other_cases[token] == token or tokenizer.decode([other_cases[token]]).casefold() == alone
+    for token, other in enumerate(other_cases):
+        assert other_cases[other] == token
+        assert tokenizer.decode([token]).casefold() == tokenizer.decode([other]).casefold()
