@@ -23,7 +23,10 @@ from engine.ragged import RaggedWindows
 from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, thin_out
 from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, Samples
 
-_MARGIN = 15  # positions of real silence between the audio and the tail: 0.3 s
+# Positions of real silence between the audio and the tail. What narrow models make of silence hardly hangs on what was
+# said before it; wider ones begin to doubt that anything was said in a second of speech (README, Decisions).
+_MARGIN_OF_TINY, _MARGIN = 15, 50
+_TINY_STATE = 384  # model width of tiny
 _VALUE_STEP = 0.25  # of the log-mel value of silence; one tail is kept per step
 _LEAST_VALUE = -1.5  # where the loudest frame lies no more than 80 dB above log-mel's own floor; 0.0 is full scale
 
@@ -56,6 +59,7 @@ class WindowEncoder:
         self._context = context
         self._device = model.encoder.positions.device
         self._dtype = model.encoder.positions.dtype
+        self._margin = _MARGIN_OF_TINY if model.dimensions.n_state <= _TINY_STATE else _MARGIN
         self._features = LogMel(model.dimensions.n_mels, device=self._device)
         self._tails: dict[int, SilenceTail] = {}
 
@@ -97,7 +101,7 @@ class WindowEncoder:
         """Return how many positions a window has before the tail."""
         if window.full_context or self._context is Context.FULL:
             return self._n_all
-        return min(self._n_all, -(-len(window.audio) // POSITION_SAMPLES) + _MARGIN)
+        return min(self._n_all, -(-len(window.audio) // POSITION_SAMPLES) + self._margin)
 
     def _mel(self, audio: Sequence[Samples], n_positions: int) -> Tensor:
         """Return (N, M, 2 * n_positions + 1) features, one frame more than the positions have."""
