@@ -18,6 +18,11 @@ TokenWord = tuple[int, ...]  # the tokens of one word
 _AROUND = " .,!?;:…\"'“”‘’„«»()[]{}¿¡。，、！？；：「」『』（）"
 
 
+def is_sign(text: str) -> bool:
+    """Whether a text is nothing but punctuation that may come and go around a word."""
+    return text.strip() != "" and text.strip(_AROUND) == ""
+
+
 def same_word(text: str) -> str:
     """Return what two forms of a word have in common: everything but case and the punctuation around it.
 
@@ -34,19 +39,21 @@ class Agreement:
         guess: Sequence[TokenWord] = (),
         heard_at: int = 0,
         *,
+        committed: Sequence[TokenWord] = (),
         stable_after: int = 0,
         key: Callable[[TokenWord], Hashable] = lambda word: word,
     ) -> None:
         """Begin an utterance.
 
         Args:
-            guess: what it is thought to begin with; counts as the first hearing.
+            guess: what it is thought to go on with behind the committed words; counts as the first hearing.
             heard_at: end of the window in which that was heard, in samples.
+            committed: what it is known to begin with.
             stable_after: samples for which hypotheses must agree on a word that is not certain; two of them must in
                 any case.
             key: words with equal keys agree.
         """
-        self.committed: list[TokenWord] = []
+        self.committed: list[TokenWord] = list(committed)
         self.tentative: list[TokenWord] = list(guess)
         self._since = [heard_at] * len(self.tentative)  # when each tentative word was heard first
         self._stable_after = stable_after
@@ -78,7 +85,7 @@ class Agreement:
         Returns:
             `fresh`, with the words that were heard before in the form that they had then.
         """
-        n_agreed = self._n_agreed(self.tentative[:-1], fresh[:-1])
+        n_agreed = n_common(self.tentative[:-1], fresh[:-1], self._key)
         settled = [*self.tentative[:n_agreed], *fresh[n_agreed:]]
         self._since = [*self._since[:n_agreed], *[at] * (len(fresh) - n_agreed)]
         n_committed = self._n_stable(n_agreed, at, certain) if commits else 0
@@ -94,14 +101,15 @@ class Agreement:
                 return n
         return n_agreed
 
-    def _n_agreed(self, left: Sequence[TokenWord], right: Sequence[TokenWord]) -> int:
-        """Return how many leading words agree."""
-        n = 0
-        for a, b in zip(left, right, strict=False):
-            if a != b and self._key(a) != self._key(b):
-                break
-            n += 1
-        return n
+
+def n_common(left: Sequence[TokenWord], right: Sequence[TokenWord], key: Callable[[TokenWord], Hashable]) -> int:
+    """Return how many leading words agree: those with equal keys do."""
+    n = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b and key(a) != key(b):
+            break
+        n += 1
+    return n
 
 
 def flatten(words: Sequence[TokenWord]) -> tuple[int, ...]:

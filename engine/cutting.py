@@ -5,6 +5,7 @@ Pure functions of words with times, used by the session.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,10 +77,20 @@ def _places(words: Sequence[Word], window: Window, n_committed: int, rules: CutR
     for n_words, word in enumerate(words[:-1], start=1):
         n_before, n_tokens = n_tokens, n_tokens + len(word.tokens)
         is_committed = n_before < n_committed <= n_tokens
-        is_settled = n_tokens >= n_committed and word.end <= window.end - _RIGHT_CONTEXT
-        if (is_committed or is_settled) and word.end >= window.start + rules.least_kept:
+        is_sure = is_committed or (n_tokens >= n_committed and is_settled(word, window))
+        if is_sure and word.end >= window.start + rules.least_kept:
             places.append(n_words)
     return places
+
+
+def n_settled(words: Sequence[Word], window: Window) -> int:
+    """Return how many leading words of a window lie so far before its end that more audio will hardly change them."""
+    return sum(1 for _ in itertools.takewhile(lambda word: is_settled(word, window), words))
+
+
+def is_settled(word: Word, window: Window) -> bool:
+    """Whether so much audio was heard behind the word that more will hardly change it."""
+    return word.end <= window.end - _RIGHT_CONTEXT
 
 
 def to_segments(text: str, words: Sequence[Word], start: int, end: int) -> tuple[Segment, ...]:

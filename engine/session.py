@@ -23,9 +23,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.agreement import Agreement, TokenWord, same_word
+from engine.agreement import Agreement, TokenWord, is_sign, same_word
 from engine.audio import AudioBuffer
-from engine.cutting import CutRules, choose_cut, to_segments
+from engine.cutting import CutRules, choose_cut, n_settled, to_segments
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
 from engine.guards import suppress_reason
 from engine.history import History
@@ -33,7 +33,7 @@ from engine.holes import SpeechLog, find_hole
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
 from engine.lead import LONGEST_LEAD, LONGEST_LED_WINDOW, LastWords, Lead, without_lead
-from engine.showing import are_certain, shown_tentative, with_forms, word_logprobs
+from engine.showing import Showing, are_certain, with_forms, word_logprobs
 from engine.types import (
     SAMPLE_RATE,
     EndReason,
@@ -98,6 +98,7 @@ class Utterance:
     start: int
     rest_start: int
     agreement: Agreement
+    showing: Showing
     language: str | None
     heard_language: str | None = None
     language_prob: float = 1.0
@@ -196,19 +197,30 @@ class Session:
         return events
 
     def _open(
-        self, start: int, guess: Sequence[TokenWord] = (), heard_at: int = 0, language: str | None = None
+        self,
+        start: int,
+        guess: Sequence[TokenWord] = (),
+        heard_at: int = 0,
+        language: str | None = None,
+        committed: Sequence[TokenWord] = (),
     ) -> SpeechStarted:
         language = language or self._settings.language
-        agreement = self._agreement(guess, heard_at)
-        self._utterances.append(Utterance(self._n_utterances, start, start, agreement, language))
+        agreement = self._agreement(guess, heard_at, committed)
+        showing = Showing(self._settings.stability, self._key)
+        self._utterances.append(Utterance(self._n_utterances, start, start, agreement, showing, language))
         self._n_utterances += 1
         return SpeechStarted(self._utterances[-1].id, start)
 
-    def _agreement(self, guess: Sequence[TokenWord] = (), heard_at: int = 0) -> Agreement:
-        def key(word: TokenWord) -> str:
-            return same_word(self._vocabulary.decode(word))
+    def _agreement(
+        self, guess: Sequence[TokenWord] = (), heard_at: int = 0, committed: Sequence[TokenWord] = ()
+    ) -> Agreement:
+        return Agreement(guess, heard_at, committed=committed, stable_after=_STABLE_AFTER, key=self._key)
 
-        return Agreement(guess, heard_at, stable_after=_STABLE_AFTER, key=key)
+    def _key(self, word: TokenWord) -> str:
+        return same_word(self._vocabulary.decode(word))
+
+    def _is_sign(self, token: int) -> bool:
+        return is_sign(self._vocabulary.decode((token,)))
 
     def _close(self, end: int, reason: EndReason) -> None:
         utterance = self._utterances[-1]
@@ -358,7 +370,7 @@ class Session:
         told: list[Event] = []
         if request.n_lead:
             hypothesis = without_lead(hypothesis, request.n_lead, utterance.start, self._vocabulary.decode)
-        reason = None if request.n_committed else suppress_reason(hypothesis, self._history.prompt)
+        reason = self._suppress_reason(utterance, request, hypothesis)
         if reason is None:
             self._note_language(utterance, request, hypothesis)
         else:
@@ -372,6 +384,13 @@ class Session:
         if self._must_cut(utterance, request.window):
             return told + self._cut(utterance, request.window, hypothesis)
         return told + self._emit_partial(utterance, request.window, hypothesis)
+
+    def _suppress_reason(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> SuppressReason | None:
+        if request.n_committed:
+            return None
+        start, end = utterance.rest_start, request.window.end
+        speech_share = self._speech.between(start, end) / (end - start)
+        return suppress_reason(hypothesis, speech_share, self._history.prompt)
 
     def suppressed(self, request: Request, hypothesis: Hypothesis, reason: SuppressReason) -> Suppressed:
         """Return what tells of a hypothesis that does not come into the text."""
@@ -398,7 +417,7 @@ class Session:
         fresh = [
             tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
         ]
-        utterance.logprobs = word_logprobs(fresh, hypothesis.logprobs)
+        utterance.logprobs = word_logprobs(fresh, hypothesis.logprobs, self._is_sign)
         certain = are_certain(utterance.logprobs)
         commits = utterance.language is not None
         settled = utterance.agreement.observe(fresh, request.window.end, certain, commits=commits)
@@ -407,12 +426,7 @@ class Session:
     def _emit_partial(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
         agreement = utterance.agreement
         committed = self._vocabulary.decode(agreement.committed_tokens)
-        tokens = shown_tentative(
-            agreement.tentative,
-            utterance.logprobs,
-            self._settings.stability,
-            is_beginning=not agreement.committed,
-        )
+        tokens = utterance.showing.update(agreement.committed, agreement.tentative, utterance.logprobs)
         tentative = self._vocabulary.decode(agreement.committed_tokens + tokens)[len(committed) :]
         if not self._settings.interim or (committed, tentative) == utterance.shown:
             return []
@@ -483,11 +497,10 @@ class Session:
         n_words = choose_cut(hypothesis.words, window, n_committed, self._cuts, is_full=is_full)
         hole = find_hole(hypothesis.words, n_committed, min(window.end, self._endpointer.speech_end), self._speech)
         if hole is not None and (n_words is None or hole.n_words <= n_words):
-            kept, guess = hypothesis.words[: hole.n_words], list[TokenWord]()
+            kept, rest = hypothesis.words[: hole.n_words], hypothesis.words[:0]
             cut = hole.start
         elif n_words is not None:
             kept, rest = hypothesis.words[:n_words], hypothesis.words[n_words:]
-            guess = [word.tokens for word in rest]
             cut = window.end
             if rest:  # in the middle of the gap, so that neither word loses its edge
                 cut = (kept[-1].end + rest[0].start) // 2 if kept else rest[0].start
@@ -498,7 +511,10 @@ class Session:
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
         self._settle_text(hypothesis, tokens, kept, cut)
         events = self._emit_finals()
-        opened = self._open(cut, guess, window.end, hypothesis.language)
+        # What follows was heard with what came before it in view; the next window is not asked again.
+        behind = [word.tokens for word in rest]
+        n_known = n_settled(rest if hole is None else rest[: hole.n_words - len(kept)], window)
+        opened = self._open(cut, behind[n_known:], window.end, hypothesis.language, behind[:n_known])
         self._utterances[-1].language_prob = utterance.language_prob
         return [*events, opened]
 

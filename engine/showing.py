@@ -1,54 +1,73 @@
 """Which tentative words are shown, and in which form a word stays.
 
-Pure functions of hypotheses; the session calls them for each partial. What is committed is always shown
-(engine/agreement.py); these rules are about the rest.
+Pure; the session asks for each partial. What is committed is always shown (engine/agreement.py); these rules are about
+the rest. One `Showing` belongs to one utterance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from engine.agreement import TokenWord, flatten
+from engine.agreement import TokenWord, flatten, n_common
 from engine.types import Hypothesis, Stability, Word
 
-_LEAST_OF_WORD = math.log(0.7)  # that a word must be certain of, to be shown when it is heard once and kept when twice
+_LEAST_TO_COMMIT = math.log(0.7)  # so certain a word is kept when it is heard twice
+_LEAST_TO_SHOW = math.log(0.7)  # so certain a word is shown when it is heard once
 _LEAST_OF_FIRST = math.log(0.4)  # the first word of an utterance shows that somebody is heard
 
 
-def shown_tentative(
-    tentative: Sequence[TokenWord], logprobs: Sequence[float], stability: Stability, *, is_beginning: bool
-) -> tuple[int, ...]:
-    """Return the tokens of the tentative words that are worth showing.
+class Showing:
+    """What one utterance shows: call `update` after each hypothesis.
 
-    Args:
-        tentative: the words behind the committed ones, heard for the first time or disputed.
-        logprobs: how certain the newest words are (`word_logprobs`); the last ones are those of `tentative`.
-        stability: what the client wants.
-        is_beginning: nothing is committed yet.
+    What is shown stays until something certain takes its place: a hypothesis that doubts a word, leaves it out or stops
+    before it says nothing better, and the next one often brings it back.
     """
-    match stability:
-        case Stability.FAST:
-            return flatten(tentative)
-        case Stability.BALANCED:
-            return flatten(tentative[: _n_likely(logprobs[-len(tentative) :], is_beginning=is_beginning)])
-        case Stability.FINAL:
-            return ()
-        case _:
-            assert_never(stability)
+
+    def __init__(self, stability: Stability, key: Callable[[TokenWord], Hashable]) -> None:
+        """Begin an utterance; words with equal keys are the same word."""
+        self._stability = stability
+        self._key = key
+        self._shown: list[TokenWord] = []
+
+    def update(
+        self, committed: Sequence[TokenWord], tentative: Sequence[TokenWord], logprobs: Sequence[float]
+    ) -> tuple[int, ...]:
+        """Return the tokens that are shown behind the committed words.
+
+        Args:
+            committed: words that will not change.
+            tentative: those behind them in the newest hypothesis.
+            logprobs: how certain its newest words are (`word_logprobs`); the last ones are those of `tentative`.
+        """
+        newest = [*committed, *tentative]
+        match self._stability:
+            case Stability.FAST:
+                self._shown = newest
+            case Stability.BALANCED:
+                of_tentative = logprobs[len(logprobs) - len(tentative) :]
+                n_certain = len(committed) + _n_likely(of_tentative, is_beginning=not committed)
+                n_same = n_common(self._shown, newest, self._key)
+                if n_same == len(self._shown) or n_same < n_certain:
+                    self._shown = newest[: max(n_certain, n_same)]
+            case Stability.FINAL:
+                self._shown = list(committed)
+            case _:
+                assert_never(self._stability)
+        return flatten(self._shown[len(committed) :])
 
 
 def are_certain(logprobs: Sequence[float]) -> list[bool]:
     """Return for each word whether it will hardly change, given the log-probability of its least certain token."""
-    return [logprob >= _LEAST_OF_WORD for logprob in logprobs]
+    return [logprob >= _LEAST_TO_COMMIT for logprob in logprobs]
 
 
 def _n_likely(logprobs: Sequence[float], *, is_beginning: bool) -> int:
     """Return how many leading words will hardly change; never the last one, whose audio may be cut in the middle."""
     for n, logprob in enumerate(logprobs[:-1]):
-        if logprob < (_LEAST_OF_FIRST if n == 0 and is_beginning else _LEAST_OF_WORD):
+        if logprob < (_LEAST_OF_FIRST if n == 0 and is_beginning else _LEAST_TO_SHOW):
             return n
     return len(logprobs[:-1])
 
@@ -89,16 +108,17 @@ def with_forms(
     return replace(hypothesis, tokens=tokens, words=tuple(words))
 
 
-def word_logprobs(words: Sequence[TokenWord], logprobs: Sequence[float]) -> list[float]:
-    """Return the log-probability of each word's least certain token.
+def word_logprobs(words: Sequence[TokenWord], logprobs: Sequence[float], is_sign: Callable[[int], bool]) -> list[float]:
+    """Return the log-probability of each word's least certain token; a word of nothing but signs is certain.
 
     Args:
         words: decoded words.
         logprobs: of their tokens.
+        is_sign: whether a token is nothing but punctuation, which may change without changing the word.
     """
+    rest = iter(logprobs)
     least = []
-    at = 0
     for word in words:
-        least.append(min(logprobs[at : at + len(word)], default=0.0))
-        at += len(word)
+        of_letters = [logprob for token, logprob in zip(word, rest, strict=False) if not is_sign(token)]
+        least.append(min(of_letters, default=0.0))
     return least

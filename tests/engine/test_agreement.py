@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.agreement import Agreement, TokenWord, flatten, same_word
+from engine.agreement import Agreement, TokenWord, flatten, is_sign, same_word
 
 words = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2).map(tuple), max_size=6)
 
@@ -140,3 +140,15 @@ def test_a_certain_word_needs_two_hearings_only_but_waits_for_those_before_it() 
     assert agreement.committed == [(1,)]
     agreement.observe(words[1:], 25, [False, True, True])
     assert agreement.committed == [(1,), (2,), (3,)]
+
+
+def test_an_utterance_may_begin_with_what_is_known_already() -> None:
+    agreement = Agreement([(2,), (3,)], committed=[(1,)])
+    assert agreement.committed_tokens == (1,)
+    agreement.observe([(2,), (3,)], 0, [True, True])
+    assert agreement.committed == [(1,), (2,)]
+
+
+def test_a_sign_is_punctuation_and_nothing_else() -> None:
+    assert all(map(is_sign, (",", " ,", ".", "...", "?", "。")))
+    assert not any(map(is_sign, ("", " ", " a", "5", "a,", "-", "%")))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cutting import CutRules, choose_cut, ends_sentence, to_segments
+from engine.cutting import CutRules, choose_cut, ends_sentence, n_settled, to_segments
 from engine.types import SAMPLE_RATE, Segment, Window, Word
 from tests.engine.scripted import ms
 
@@ -144,3 +144,10 @@ def test_punctuation_ends_a_sentence(text: str) -> None:
 @pytest.mark.parametrize("text", [" word", " word,", " 3.5", ' "word"', ""])
 def test_a_word_does_not_end_a_sentence(text: str) -> None:
     assert not ends_sentence(make_words(text)[0])
+
+
+def test_what_lies_a_second_and_a_half_before_the_end_is_settled() -> None:
+    words = make_words("a", "b", "c", "d", "e", start=WINDOW.end - ms(2500))
+    assert n_settled(words, WINDOW) == 2
+    assert n_settled(words[:1], WINDOW) == 1
+    assert n_settled(words[2:], WINDOW) == n_settled([], WINDOW) == 0

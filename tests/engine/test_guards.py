@@ -32,18 +32,26 @@ def test_a_word_said_a_few_times_is_speech(word: int, repeats: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("no_speech_prob", "avg_logprob", "expected"),
+    ("no_speech_prob", "avg_logprob", "speech_share", "expected"),
     [
-        (0.95, -0.6, True),  # no word is very unlikely, but there is hardly any speech
-        (0.6, -1.5, True),
-        (0.6, -0.5, False),  # every word is clear
-        (0.05, -1.9, False),  # unclear speech
-        (1.0, 0.0, True),
+        (0.95, -0.6, 0.5, True),  # no word is very unlikely, but there is hardly any speech
+        (0.6, -0.9, 0.2, True),  # three weak doubts
+        (0.5, -1.1, 0.2, True),  # a guitar
+        (0.6, -0.9, 0.8, False),  # the detector is sure
+        (0.1, -0.4, 0.2, False),  # a faint voice, but every word is clear
+        (0.05, -1.9, 0.8, False),  # unclear speech
+        (1.0, 0.0, 1.0, True),
     ],
 )
-def test_one_doubt_makes_up_for_the_other(no_speech_prob: float, avg_logprob: float, expected: bool) -> None:
+def test_doubts_add_up_and_one_clear_sign_makes_up_for_two(
+    no_speech_prob: float, avg_logprob: float, speech_share: float, expected: bool
+) -> None:
     hypothesis = Hypothesis((1,), avg_logprob, no_speech_prob, "en", FinishReason.END_OF_TEXT)
-    assert is_no_speech(hypothesis) is expected
+    assert is_no_speech(hypothesis, speech_share) is expected
+
+
+def test_text_where_the_detector_heard_nothing_at_all_is_judged_as_well() -> None:
+    assert is_no_speech(Hypothesis((1,), 0.0, 0.0, "en", FinishReason.END_OF_TEXT), 0.0)
 
 
 def test_a_few_tokens_are_never_unlikely() -> None:

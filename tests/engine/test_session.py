@@ -519,6 +519,24 @@ def test_speech_that_the_text_of_a_window_leaves_out_is_decoded_by_itself(
     assert starts == sorted(starts)
 
 
+class LeapingDecoder(ScriptedDecoder):
+    """Leaves out the middle of a window that is nearly full."""
+
+    def listen(self, window: Window) -> list[Spoken]:
+        heard = super().listen(window)
+        return heard if len(heard) < 65 else [*heard[:25], *heard[60:]]
+
+
+def test_words_beyond_left_out_speech_are_not_known_behind_a_cut_before_it() -> None:
+    recording = steady_speech(150, word_ms=405, trailing_ms=900)
+    playing = Play(make_session(SessionSettings("en", interim=False)), LeapingDecoder(recording))
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    assert playing.finals[0].text.endswith("w19."), "the cut lies before what was left out"
+    assert playing.said == list(recording.tokens)
+
+
 # ------------------------------------------------------------------------------------------------ lead
 
 
@@ -616,6 +634,35 @@ def test_text_of_what_the_model_takes_for_no_speech_is_never_shown() -> None:
     assert isinstance(told, Suppressed)
     (partial,) = only_answer(settings, replace(SILENCE, no_speech_prob=0.01, avg_logprob=-0.3))
     assert isinstance(partial, Partial) and partial.tentative == " w1 w2"
+
+
+class UnsureDecoder(ScriptedDecoder):
+    """Has its doubts about everything, as of a short window of a clear voice, or of a few notes of music."""
+
+    def hypothesis(self, request: Request) -> Hypothesis:
+        return replace(super().hypothesis(request), avg_logprob=-1.0, no_speech_prob=0.5)
+
+
+@pytest.mark.parametrize(("n_words", "said"), [(4, 4), (1, 0)])
+def test_the_detector_decides_where_the_model_is_unsure(n_words: int, said: int) -> None:
+    """A sound of a tenth of a second is little speech for a window with its pre-roll and hangover."""
+    recording = record([Phrase(800, (100,) * n_words)], trailing_ms=900)
+    playing = Play(make_session(SessionSettings("en", interim=False)), UnsureDecoder(recording))
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    assert len(playing.said) == said
+
+
+def test_words_well_before_the_end_of_a_window_stay_behind_a_cut() -> None:
+    recording = record([Phrase(500, (400,) * 11), Phrase(100, (400,) * 40)])
+    playing = play(recording, max_utterance_s=8.0, interim=False)
+    second = next(request for request in playing.requests if request.utterance_id == 1)
+    first_cut = playing.finals[0]
+    heard_until = playing.requests[0].window.end
+    kept = [w.token for w in recording.spoken if w.start >= first_cut.end and w.end <= heard_until - ms(1500)]
+    assert kept and second.prefix[second.n_lead :][: len(kept)] == tuple(kept)
+    assert playing.said == list(recording.tokens)
 
 
 class DoubtingDecoder(ScriptedDecoder):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.agreement import TokenWord, flatten
-from engine.showing import shown_tentative, with_forms, word_logprobs
+from engine.showing import Showing, with_forms, word_logprobs
 from engine.types import FinishReason, Hypothesis, Stability, Word
 
 words = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple), max_size=6)
@@ -24,25 +24,33 @@ def make_hypothesis(spoken: Sequence[TokenWord]) -> Hypothesis:
     return Hypothesis(flatten(spoken), -0.1, 0.01, "en", FinishReason.END_OF_TEXT, timed)
 
 
-@given(tentative=words, data=st.data())
-def test_each_mode_shows_a_beginning_of_what_the_faster_one_shows(
-    tentative: list[TokenWord], data: st.DataObject
+def shows(stability: Stability = Stability.BALANCED) -> Showing:
+    return Showing(stability, key=lambda word: word)
+
+
+hypotheses = st.lists(st.tuples(words, st.lists(st.floats(-3, 0), min_size=6, max_size=6)), min_size=1, max_size=5)
+
+
+@given(hypotheses)
+def test_each_mode_shows_no_more_than_the_faster_one_until_something_is_taken_back(
+    heard: list[tuple[list[TokenWord], list[float]]],
 ) -> None:
-    n_words = len(tentative)
-    logprobs = data.draw(st.lists(st.floats(-9, 0), min_size=n_words, max_size=n_words))
-    is_beginning = data.draw(st.booleans())
-    fast, balanced, final = (
-        shown_tentative(tentative, logprobs, stability, is_beginning=is_beginning) for stability in Stability
-    )
-    assert fast == flatten(tentative)
-    assert balanced == fast[: len(balanced)]
-    assert final == ()
+    modes = {stability: shows(stability) for stability in Stability}
+    for tentative, certainties in heard:
+        logprobs = certainties[: len(tentative)]
+        shown = {stability: showing.update([], tentative, logprobs) for stability, showing in modes.items()}
+        assert shown[Stability.FAST] == flatten(tentative)
+        assert shown[Stability.FINAL] == ()
+    balanced = shows()
+    tentative, certainties = heard[0]
+    first = balanced.update([], tentative, certainties[: len(tentative)])
+    assert first == flatten(tentative)[: len(first)]
 
 
-def n_shown(*probabilities: float, is_beginning: bool = False) -> int:
+def n_shown(*probabilities: float, committed: int = 0) -> int:
     words = [(n,) for n in range(len(probabilities))]
     logprobs = [math.log(probability) for probability in probabilities]
-    return len(shown_tentative(words, logprobs, Stability.BALANCED, is_beginning=is_beginning))
+    return len(shows().update([(-1 - n,) for n in range(committed)], words, logprobs))
 
 
 def test_balanced_shows_words_up_to_the_first_doubtful_one_and_never_the_last() -> None:
@@ -52,15 +60,34 @@ def test_balanced_shows_words_up_to_the_first_doubtful_one_and_never_the_last() 
 
 
 def test_the_first_word_of_an_utterance_is_shown_even_if_it_is_less_certain() -> None:
-    assert n_shown(0.4, 0.9, is_beginning=True) == 1
-    assert n_shown(0.1, 0.9, is_beginning=True) == 0
-    assert n_shown(0.4, 0.9) == 0
-    assert n_shown(0.9, 0.4, 0.9, is_beginning=True) == 1
+    assert n_shown(0.4, 0.9) == 1
+    assert n_shown(0.1, 0.9) == 0
+    assert n_shown(0.4, 0.9, committed=1) == 0
+    assert n_shown(0.9, 0.4, 0.9) == 1
 
 
 def test_only_the_certainty_of_the_words_behind_the_committed_ones_counts() -> None:
     logprobs = [-9.0, -9.0, -0.1, -0.1]
-    assert shown_tentative([(3,), (4,)], logprobs, Stability.BALANCED, is_beginning=False) == (3,)
+    assert shows().update([(1,), (2,)], [(3,), (4,)], logprobs) == (3,)
+
+
+SURE, DOUBTFUL = math.log(0.9), math.log(0.2)
+
+
+def test_what_is_shown_stays_until_something_certain_takes_its_place() -> None:
+    showing = shows()
+    assert showing.update([], [(1,), (2,), (3,)], [SURE] * 3) == (1, 2)
+    assert showing.update([], [(1,), (2,), (4,), (5,)], [DOUBTFUL] * 4) == (1, 2), "the same words, in doubt"
+    assert showing.update([], [(1,), (7,), (8,)], [SURE, DOUBTFUL, SURE]) == (1, 2), "another word, in doubt"
+    assert showing.update([], [], []) == (1, 2), "nothing at all"
+    assert showing.update([], [(1,), (7,), (8,)], [SURE] * 3) == (1, 7), "another word, for certain"
+
+
+def test_what_is_shown_gives_way_to_what_is_committed() -> None:
+    showing = shows()
+    assert showing.update([], [(1,), (2,), (3,)], [SURE] * 3) == (1, 2)
+    assert showing.update([(1,)], [(9,)], [DOUBTFUL]) == (2,)
+    assert showing.update([(1,), (9,)], [(8,)], [DOUBTFUL]) == ()
 
 
 @given(prefix=words, fresh=words, data=st.data())
@@ -87,7 +114,12 @@ def test_a_word_that_the_prefix_runs_into_is_one_word_with_a_new_form() -> None:
 def test_a_word_is_as_certain_as_its_least_certain_token(spoken: list[TokenWord], data: st.DataObject) -> None:
     n_tokens = len(flatten(spoken))
     logprobs = data.draw(st.lists(st.floats(-9, 0), min_size=n_tokens, max_size=n_tokens))
-    least = word_logprobs(spoken, logprobs)
+    least = word_logprobs(spoken, logprobs, is_sign=lambda token: False)
     assert len(least) == len(spoken)
     assert min(least, default=0.0) == min(logprobs, default=0.0)
     assert all(value in logprobs for value in least)
+
+
+def test_punctuation_leaves_a_word_as_certain_as_it_is() -> None:
+    spoken = [(1, 2, 0), (0,), (0, 3)]
+    assert word_logprobs(spoken, [-0.5, -0.1, -9, -8, -7, -0.2], is_sign=lambda token: token == 0) == [-0.5, 0.0, -0.2]
