@@ -21,7 +21,7 @@ _LEAST_LOGPROB = -1.0  # mean per token, as in openai/whisper, transcribe.py
 _ECHO_RUN = 3  # tokens
 _ECHO_SHARE = 0.8
 _LEAST_SPEECH_LOGPROB = -2.75
-_LEAST_SPEECH_SHARE = 1e-2
+_LEAST_SPEECH_PROB = 0.2
 _ECHO_NO_SPEECH_PROB = 0.3
 _ECHO_LOGPROB = -0.7
 
@@ -64,30 +64,31 @@ def retry_reason(finish_reason: FinishReason) -> SuppressReason:
             return SuppressReason.UNLIKELY
 
 
-def suppress_reason(hypothesis: Hypothesis, speech_share: float, prompt: Sequence[int]) -> SuppressReason | None:
+def suppress_reason(hypothesis: Hypothesis, speech_prob: float, prompt: Sequence[int]) -> SuppressReason | None:
     """Why the text of an utterance of which nothing is committed is no text; None where it is one.
 
     Args:
         hypothesis: decoded without a forced prefix, so that its probabilities are those of the whole window.
-        speech_share: of the utterance so far that the speech detector took for speech.
+        speech_prob: mean of what the speech detector gave the utterance so far.
         prompt: what the model was told to have been said before.
     """
     if not hypothesis.tokens:
         return None
-    if is_no_speech(hypothesis, speech_share):
+    if is_no_speech(hypothesis, speech_prob):
         return SuppressReason.NO_SPEECH
     return SuppressReason.PROMPT_ECHO if echoes(hypothesis, prompt) else None
 
 
-def is_no_speech(hypothesis: Hypothesis, speech_share: float) -> bool:
+def is_no_speech(hypothesis: Hypothesis, speech_prob: float) -> bool:
     """Whether doubts that anything was said add up: the model's, those of its text, and the speech detector's.
 
     Whisper's own rule asks for the first two, each against a bound of its own (openai/whisper, transcribe.py), and so
     takes what is doubtful in both ways for text. Here the probability of speech, the mean probability per token and the
-    share of speech are multiplied: one clear sign makes up for two weak ones. Bound by measurement: README, Decisions.
+    detector's are multiplied: one clear sign makes up for two weak ones. The detector alone never decides, because a
+    session may ask to be heard where it is nearly sure that nobody speaks. Bounds by measurement: README, Decisions.
     """
     speech_logprob = math.log(max(1 - hypothesis.no_speech_prob, 1e-6))
-    doubt = speech_logprob + hypothesis.avg_logprob + math.log(max(speech_share, _LEAST_SPEECH_SHARE))
+    doubt = speech_logprob + hypothesis.avg_logprob + math.log(max(speech_prob, _LEAST_SPEECH_PROB))
     return doubt < _LEAST_SPEECH_LOGPROB
 
 

@@ -18,26 +18,36 @@ _LONGEST_WORD = 3 * SAMPLE_RATE // 2  # one that lasts longer was drawn out over
 
 
 class SpeechLog:
-    """Which blocks of a stream were speech, from the oldest on that is remembered."""
+    """What the speech detector said of each block of a stream, from the oldest on that is remembered."""
 
-    def __init__(self) -> None:
-        self._is_speech = bytearray()
+    def __init__(self, release: float) -> None:
+        """Take for speech what has at least the probability `release`."""
+        self._least = round(255 * release)
+        self._probabilities = bytearray()  # in 255ths
         self._first = 0  # block
 
-    def note(self, is_speech: bool) -> None:
+    def note(self, probability: float) -> None:
         """Take the next block."""
-        self._is_speech.append(is_speech)
+        self._probabilities.append(round(255 * probability))
 
     def between(self, start: int, end: int) -> int:
         """Return how many samples of [start, end) are speech."""
-        first, last = (max(0, at // BLOCK_SAMPLES - self._first) for at in (start, end))
-        return self._is_speech.count(1, first, max(first, last)) * BLOCK_SAMPLES
+        return sum(value >= self._least for value in self._blocks(start, end)) * BLOCK_SAMPLES
+
+    def mean(self, start: int, end: int) -> float:
+        """Return the mean probability of speech in [start, end); 0 where nothing is remembered."""
+        blocks = self._blocks(start, end)
+        return sum(blocks) / (255 * max(1, len(blocks)))
 
     def forget_before(self, index: int) -> None:
         """Nobody will ask for samples before `index`."""
         n_blocks = max(0, index // BLOCK_SAMPLES - self._first)
-        del self._is_speech[:n_blocks]
+        del self._probabilities[:n_blocks]
         self._first += n_blocks
+
+    def _blocks(self, start: int, end: int) -> bytearray:
+        first, last = (max(0, at // BLOCK_SAMPLES - self._first) for at in (start, end))
+        return self._probabilities[first : max(first, last)]
 
 
 @dataclass(frozen=True, slots=True)

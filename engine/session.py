@@ -141,7 +141,7 @@ class Session:
         self._partial_interval = partial_interval
         self._audio = AudioBuffer()
         self._endpointer = Endpointer(rules)
-        self._speech = SpeechLog()
+        self._speech = SpeechLog(rules.release)
         self._cuts = CutRules(int(settings.max_utterance_s * SAMPLE_RATE))
         self._last_words = LastWords(self._cuts.longest)
         self._utterances: deque[Utterance] = deque()
@@ -187,7 +187,7 @@ class Session:
         events: list[Event] = []
         for probability in probabilities.tolist():
             change = self._endpointer.observe(probability)
-            self._speech.note(probability >= self._endpointer.rules.release)
+            self._speech.note(probability)
             if isinstance(change, Onset):
                 events.append(self._open(change.start))
             elif change is not None:
@@ -388,9 +388,8 @@ class Session:
     def _suppress_reason(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> SuppressReason | None:
         if request.n_committed:
             return None
-        start, end = utterance.rest_start, request.window.end
-        speech_share = self._speech.between(start, end) / (end - start)
-        return suppress_reason(hypothesis, speech_share, self._history.prompt)
+        speech_prob = self._speech.mean(utterance.rest_start, request.window.end)
+        return suppress_reason(hypothesis, speech_prob, self._history.prompt)
 
     def suppressed(self, request: Request, hypothesis: Hypothesis, reason: SuppressReason) -> Suppressed:
         """Return what tells of a hypothesis that does not come into the text."""

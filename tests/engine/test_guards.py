@@ -32,7 +32,7 @@ def test_a_word_said_a_few_times_is_speech(word: int, repeats: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("no_speech_prob", "avg_logprob", "speech_share", "expected"),
+    ("no_speech_prob", "avg_logprob", "speech_prob", "expected"),
     [
         (0.95, -0.6, 0.5, True),  # no word is very unlikely, but there is hardly any speech
         (0.6, -0.9, 0.2, True),  # three weak doubts
@@ -41,17 +41,14 @@ def test_a_word_said_a_few_times_is_speech(word: int, repeats: int) -> None:
         (0.1, -0.4, 0.2, False),  # a faint voice, but every word is clear
         (0.05, -1.9, 0.8, False),  # unclear speech
         (1.0, 0.0, 1.0, True),
+        (0.1, -0.8, 0.0, False),  # the detector alone decides nothing
     ],
 )
 def test_doubts_add_up_and_one_clear_sign_makes_up_for_two(
-    no_speech_prob: float, avg_logprob: float, speech_share: float, expected: bool
+    no_speech_prob: float, avg_logprob: float, speech_prob: float, expected: bool
 ) -> None:
     hypothesis = Hypothesis((1,), avg_logprob, no_speech_prob, "en", FinishReason.END_OF_TEXT)
-    assert is_no_speech(hypothesis, speech_share) is expected
-
-
-def test_text_where_the_detector_heard_nothing_at_all_is_judged_as_well() -> None:
-    assert is_no_speech(Hypothesis((1,), 0.0, 0.0, "en", FinishReason.END_OF_TEXT), 0.0)
+    assert is_no_speech(hypothesis, speech_prob) is expected
 
 
 def test_a_few_tokens_are_never_unlikely() -> None:

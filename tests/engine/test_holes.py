@@ -19,9 +19,10 @@ def said(*spans_ms: tuple[int, int]) -> list[Word]:
 
 def log(*spans_ms: tuple[int, int], until_ms: int = 20_000) -> SpeechLog:
     """Speech in these intervals, whole blocks."""
-    speech = SpeechLog()
+    speech = SpeechLog(0.35)
     for block in range(ms(until_ms) // BLOCK_SAMPLES):
-        speech.note(any(ms(start) <= block * BLOCK_SAMPLES < ms(end) for start, end in spans_ms))
+        is_speech = any(ms(start) <= block * BLOCK_SAMPLES < ms(end) for start, end in spans_ms)
+        speech.note(0.5 if is_speech else 0.25)
     return speech
 
 
@@ -70,7 +71,7 @@ def test_without_words_there_is_nothing_to_go_on_from() -> None:
 def test_the_log_counts_the_speech_that_it_still_knows(
     blocks: list[bool], start: int, length: int, forgotten: int
 ) -> None:
-    speech = SpeechLog()
+    speech = SpeechLog(0.35)
     for at, is_speech in enumerate(blocks):
         speech.note(is_speech)
         if at % 3 == 0:
@@ -78,3 +79,12 @@ def test_the_log_counts_the_speech_that_it_still_knows(
     first = max(start, min(forgotten, 3 * ((len(blocks) - 1) // 3) if blocks else 0))
     expected = sum(blocks[first : start + length]) if first < start + length else 0
     assert speech.between(start * BLOCK_SAMPLES, (start + length) * BLOCK_SAMPLES) == expected * BLOCK_SAMPLES
+
+
+def test_the_log_gives_the_mean_of_what_the_detector_said() -> None:
+    speech = SpeechLog(0.35)
+    for probability in (0.0, 0.2, 0.6, 1.0):
+        speech.note(probability)
+    assert speech.mean(0, 4 * BLOCK_SAMPLES) == pytest.approx(0.45, abs=0.01)
+    assert speech.mean(2 * BLOCK_SAMPLES, 3 * BLOCK_SAMPLES) == pytest.approx(0.6, abs=0.01)
+    assert speech.mean(4 * BLOCK_SAMPLES, 9 * BLOCK_SAMPLES) == 0

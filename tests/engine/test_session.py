@@ -643,7 +643,7 @@ class UnsureDecoder(ScriptedDecoder):
         return replace(super().hypothesis(request), avg_logprob=-1.0, no_speech_prob=0.5)
 
 
-@pytest.mark.parametrize(("n_words", "said"), [(4, 4), (1, 0)])
+@pytest.mark.parametrize(("n_words", "said"), [(8, 8), (1, 0)])
 def test_the_detector_decides_where_the_model_is_unsure(n_words: int, said: int) -> None:
     """A sound of a tenth of a second is little speech for a window with its pre-roll and hangover."""
     recording = record([Phrase(800, (100,) * n_words)], trailing_ms=900)
