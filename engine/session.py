@@ -84,6 +84,7 @@ class Utterance:
         logprobs: of the words of the newest hypothesis behind what it was made to begin with.
         history: what the model is told to have been said before; set with the first request.
         lead: the words before that its windows show once more as long as they are short.
+        is_alone: nothing is to lead to it.
         settled: the beginning, where a hypothesis left out what followed; the rest is asked for by itself, from sample
             `rest_start` on.
         end: one past the last sample of speech; None while the speaker goes on.
@@ -104,6 +105,7 @@ class Utterance:
     language_prob: float = 1.0
     history: tuple[int, ...] | None = None
     lead: Lead | None = None
+    is_alone: bool = False
     settled: Hypothesis | None = None
     logprobs: list[float] = field(default_factory=list)
     end: int | None = None
@@ -115,6 +117,10 @@ class Utterance:
     revision: int = 0
     shown: tuple[str, str] = ("", "")
     final: Final | None = None
+
+    def go_alone(self) -> None:
+        """Ask once more, without what led to it: behind a complete sentence the model may take it for nothing."""
+        self.lead, self.is_alone, self.answered = None, True, None
 
 
 class Session:
@@ -142,8 +148,8 @@ class Session:
         self._audio = AudioBuffer()
         self._endpointer = Endpointer(rules)
         self._speech = SpeechLog(rules.release)
-        self._cuts = CutRules(int(settings.max_utterance_s * SAMPLE_RATE))
-        self._last_words = LastWords(self._cuts.longest)
+        self._longest = int(settings.max_utterance_s * SAMPLE_RATE)
+        self._last_words = LastWords(self._longest)
         self._utterances: deque[Utterance] = deque()
         self._n_utterances = 0
         self._finishing = False
@@ -176,9 +182,11 @@ class Session:
     def unheard(self) -> Samples:
         """Return the whole blocks that the speech detector is to look at next; may be empty."""
         heard = self._endpointer.heard
-        # No further than an utterance may grow, even if it opens with the very next block.
-        opened = self._utterances[-1].start if self.speaking else heard - self._kept_for_onset
-        end = min(self._audio.end, heard + _HEAR_AT_ONCE, opened + self._cuts.longest)
+        if self.speaking:
+            full = self._utterances[-1].start + self._cuts(self._utterances[-1]).longest
+        else:  # an utterance may open with the very next block
+            full = heard - self._kept_for_onset + self._longest
+        end = min(self._audio.end, heard + _HEAR_AT_ONCE, full)
         n_blocks = max(0, end - heard) // BLOCK_SAMPLES
         return self._audio.view(heard, heard + n_blocks * BLOCK_SAMPLES)
 
@@ -250,7 +258,8 @@ class Session:
         """Let the oldest utterance, before which everything is final, begin with what was said before."""
         if self._leads and self._utterances:
             utterance = self._utterances[0]
-            if utterance.history is None or (utterance.lead is None and utterance.end is None):
+            is_early = utterance.history is None or (utterance.lead is None and utterance.end is None)
+            if is_early and not utterance.is_alone:
                 utterance.lead = self._last_words.before(utterance.start)
 
     def start(self, request: Request) -> None:
@@ -295,9 +304,9 @@ class Session:
         """The audio worth showing: up to the newest block, but no further into silence than the hangover."""
         speech_end = self._endpointer.speech_end if utterance.end is None else utterance.end
         end = min(self._endpointer.heard, speech_end + self._endpointer.rules.hangover_samples)
-        end = min(max(end, utterance.rest_start + 1), utterance.start + self._cuts.longest)
+        end = min(max(end, utterance.rest_start + 1), utterance.start + self._longest)
         lead = utterance.lead
-        is_led = lead is not None and end - lead.start <= min(LONGEST_LED_WINDOW, self._cuts.longest)
+        is_led = lead is not None and end - lead.start <= min(LONGEST_LED_WINDOW, self._longest)
         return Window(lead.start if lead and is_led else utterance.rest_start, end)
 
     def _is_due(self, utterance: Utterance, window: Window) -> bool:
@@ -324,12 +333,17 @@ class Session:
 
     def _must_cut(self, utterance: Utterance, window: Window) -> bool:
         # Without partials nobody waits for text, so the window may grow to its full length first.
-        is_long = self._settings.interim and window.end - utterance.start >= self._cuts.look_after
+        is_long = self._settings.interim and window.end - utterance.start >= self._cuts(utterance).look_after
         return utterance.end is None and (is_long or self._is_full(utterance, window))
+
+    def _cuts(self, utterance: Utterance) -> CutRules:
+        """How long the utterance may grow: its lead has room in the window where windows are always short."""
+        led = utterance.start - utterance.lead.start if utterance.lead else 0
+        return CutRules(self._longest - led if self._longest <= LONGEST_LED_WINDOW else self._longest)
 
     def _is_full(self, utterance: Utterance, window: Window) -> bool:
         """Whether the window shows all that can be heard of the utterance until it is cut."""
-        can_hear = self._endpointer.heard + BLOCK_SAMPLES <= utterance.start + self._cuts.longest
+        can_hear = self._endpointer.heard + BLOCK_SAMPLES <= utterance.start + self._cuts(utterance).longest
         return not can_hear and window == self._window(utterance)
 
     def _request(self, utterance: Utterance, window: Window, now: float, *, is_final: bool) -> Request:
@@ -382,6 +396,9 @@ class Session:
             self._finalise(utterance, request, hypothesis)
             return told + self._emit_finals()
         if self._must_cut(utterance, request.window):
+            if request.n_lead and not hypothesis.tokens:
+                utterance.go_alone()
+                return told
             return told + self._cut(utterance, request.window, hypothesis)
         return told + self._emit_partial(utterance, request.window, hypothesis)
 
@@ -449,8 +466,7 @@ class Session:
         """Make this the final text, unless something was left out; return whether it is."""
         assert utterance.end is not None
         if request.n_lead and not hypothesis.tokens:
-            # Behind a sentence that is complete the model may take what follows for nothing: it is asked without.
-            utterance.lead, utterance.answered = None, None
+            utterance.go_alone()
             return False
         hole = find_hole(hypothesis.words, request.n_committed, utterance.end, self._speech)
         if hole is not None:
@@ -458,7 +474,8 @@ class Session:
             tokens = tuple(token for word in words for token in word.tokens)
             kept = replace(hypothesis, tokens=tokens, words=words)
             utterance.settled = joined(utterance.settled, kept)
-            utterance.lead, utterance.answered, utterance.agreement = None, None, self._agreement()
+            utterance.go_alone()
+            utterance.agreement = self._agreement()
             utterance.rest_start = hole.start
             return False
         whole = joined(utterance.settled, hypothesis)
@@ -493,7 +510,8 @@ class Session:
         """End a long utterance behind a committed word; what follows becomes the next one."""
         n_committed = len(utterance.agreement.committed_tokens)
         is_full = self._is_full(utterance, window)
-        n_words = choose_cut(hypothesis.words, window, n_committed, self._cuts, is_full=is_full)
+        own = replace(window, start=utterance.start)
+        n_words = choose_cut(hypothesis.words, own, n_committed, self._cuts(utterance), is_full=is_full)
         hole = find_hole(hypothesis.words, n_committed, min(window.end, self._endpointer.speech_end), self._speech)
         if hole is not None and (n_words is None or hole.n_words <= n_words):
             kept, rest = hypothesis.words[: hole.n_words], hypothesis.words[:0]
@@ -515,6 +533,7 @@ class Session:
         n_known = n_settled(rest if hole is None else rest[: hole.n_words - len(kept)], window)
         opened = self._open(cut, behind[n_known:], window.end, hypothesis.language, behind[:n_known])
         self._utterances[-1].language_prob = utterance.language_prob
+        self._find_lead()  # before more is heard of it
         return [*events, opened]
 
     # ------------------------------------------------------------------------------------------ events out

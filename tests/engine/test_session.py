@@ -597,6 +597,22 @@ class ContentDecoder(ScriptedDecoder):
         return replace(heard, tokens=heard.tokens[: request.n_lead], words=heard.words[: request.n_lead])
 
 
+def test_a_full_window_without_text_is_decoded_again_without_its_lead() -> None:
+    recording = steady_speech(60, trailing_ms=900)
+    playing = led(recording, ContentDecoder(recording), max_utterance_s=8.0)
+    assert playing.said == list(recording.tokens)
+
+
+def test_behind_a_cut_the_lead_has_room_in_a_short_window() -> None:
+    """Without it the window would be full of new speech at once, and begin in the middle of a sentence."""
+    recording = steady_speech(60, trailing_ms=900)
+    playing = led(recording, max_utterance_s=8.0, interim=False)
+    behind_cuts = [request for request in playing.requests if request.utterance_id > 0]
+    assert len(behind_cuts) > 3 and all(request.n_lead for request in behind_cuts)
+    assert all(request.window.end - request.window.start <= ms(8000) for request in behind_cuts)
+    assert playing.said == list(recording.tokens)
+
+
 def test_an_utterance_without_text_is_decoded_again_without_its_lead() -> None:
     playing = led(TWO_PHRASES, ContentDecoder(TWO_PHRASES))
     assert [request.n_lead for request in playing.requests if request.utterance_id == 1][-2:] == [4, 0]
