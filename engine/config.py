@@ -75,7 +75,7 @@ class EngineConfig:
     n_slots: int = 0
     gather_ms: float = 0.0
     n_threads: int = 0
-    pause_ms: int = 500
+    pause_ms: int = 700
     partial_interval_ms: int = 500
 
     def __post_init__(self) -> None:

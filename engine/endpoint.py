@@ -37,7 +37,7 @@ class EndpointRules:
     threshold: float = 0.5
     release: float = 0.35
     onset_blocks: int = 2
-    pause_samples: int = _ms(500)
+    pause_samples: int = _ms(700)
     pre_roll_samples: int = _ms(400)
     hangover_samples: int = _ms(320)
 

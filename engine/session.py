@@ -53,7 +53,7 @@ from engine.types import (
 )
 
 _HEAR_AT_ONCE = 8 * SAMPLE_RATE  # per tick, so that a fast file does not hold up the others
-_STABLE_AFTER = 2 * SAMPLE_RATE  # of audio, before doubtful words that stay the same are committed
+_STABLE_AFTER = 10 * SAMPLE_RATE  # of audio, before doubtful words that stay the same are committed
 _PROGRESS_STEP = SAMPLE_RATE // 2
 
 

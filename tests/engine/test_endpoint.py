@@ -103,7 +103,7 @@ def test_flush_closes_at_the_end_of_the_last_speech() -> None:
 
 
 def test_the_rules_of_a_session_without_wishes_are_the_default_ones() -> None:
-    assert EndpointRules.of(SessionSettings(), pause_ms=500) == RULES
+    assert EndpointRules.of(SessionSettings(), pause_ms=700) == RULES
 
 
 def test_a_pause_of_the_session_comes_before_that_of_the_server() -> None:

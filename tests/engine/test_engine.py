@@ -522,7 +522,7 @@ def test_japanese_is_shown_in_whole_characters(
     partials = [event for event in show.told["ja"] if isinstance(event, Partial)]
     finals = show.finals("ja")
     shown = [partial.committed + partial.tentative for partial in partials] + [final.text for final in finals]
-    assert len(partials) > 3 and "\ufffd" not in "".join(shown)
+    assert len(partials) > 1 and "\ufffd" not in "".join(shown)
     assert partials[-1].language == finals[-1].language == "ja"
     assert 0.5 < finals[-1].language_prob < 1
     expected = set(clip.reference)
