@@ -300,9 +300,17 @@ def evaluate(
     ] = None,
     pace: Annotated[float, typer.Option(min=0.1, help="Speed of streaming; 1 is real time.")] = 1.0,
     streams: Annotated[int, typer.Option(min=1, help="How many speak at once.")] = 4,
-    dtype: Annotated[Precision, typer.Option(help="Number format of streamed and offline.")] = _DEFAULTS.dtype,
-    context: Annotated[Context, typer.Option(help="Context of streamed and offline.")] = _DEFAULTS.context,
-    pause_ms: Annotated[int, typer.Option(help="Silence that ends an utterance of streamed.")] = _DEFAULTS.pause_ms,
+    stabilities: Annotated[
+        list[Stability] | None,
+        typer.Option(
+            "--stability", help="What partials of streamed and stepped show; repeatable.  [default: balanced]"
+        ),
+    ] = None,
+    dtype: Annotated[Precision, typer.Option(help="Number format of all but full-pad.")] = _DEFAULTS.dtype,
+    context: Annotated[Context, typer.Option(help="Context of all but full-pad.")] = _DEFAULTS.context,
+    pause_ms: Annotated[
+        int, typer.Option(help="Silence that ends an utterance of streamed and stepped.")
+    ] = _DEFAULTS.pause_ms,
     file_pause_ms: Annotated[
         int, typer.Option(help="Silence that ends an utterance of offline and full-pad.")
     ] = FILE_PAUSE_MS,
@@ -329,6 +337,7 @@ def evaluate(
             languages=tuple(languages or ()),
             pace=pace,
             n_streams=streams,
+            stabilities=tuple(stabilities or (Stability.BALANCED,)),
             file_pause_ms=file_pause_ms,
         )
         evaluation.run(options, output=output, page=html)

@@ -69,6 +69,10 @@ class Agreement:
         """The rest of the newest hypothesis: a good guess at what the next one will say."""
         return flatten(self.tentative)
 
+    def ages(self, at: int) -> list[int]:
+        """Return for how many samples hypotheses have agreed on each tentative word, at sample `at`."""
+        return [at - since for since in self._since]
+
     def observe(
         self, fresh: Sequence[TokenWord], at: int, certain: Sequence[bool] = (), *, commits: bool = True
     ) -> list[TokenWord]:
@@ -96,8 +100,8 @@ class Agreement:
 
     def _n_stable(self, n_agreed: int, at: int, certain: Sequence[bool]) -> int:
         """Return how many of the leading words that agree are certain, or did so for long enough."""
-        for n, since in enumerate(self._since[:n_agreed]):
-            if at - since < self._stable_after and not (n < len(certain) and certain[n]):
+        for n, age in enumerate(self.ages(at)[:n_agreed]):
+            if age < self._stable_after and not (n < len(certain) and certain[n]):
                 return n
         return n_agreed
 

@@ -79,9 +79,8 @@ class GreedyChoice:
             bonuses: raise the scores of some tokens for the choice only.
 
         Returns:
-            (n,) int64 tokens and (n,) float32 log-probabilities among the allowed ones, as the model itself sees them;
-            a token and the one of other case share theirs, because they are the same word: where a window begins in
-            the middle of a sentence, "for" and "For" are equally likely and both right.
+            (n,) int64 tokens and their (n,) float32 log-probabilities (`logprobs`) among the allowed ones, as the model
+            itself sees them.
         """
         scores.index_fill_(1, self._suppress, -torch.inf)
         if first:
@@ -89,13 +88,21 @@ class GreedyChoice:
             scores[rows[:, None], self._begin] = -torch.inf
         raised = scores if bonuses is None else bonuses.added_to(scores)
         tokens = _argmax(raised)
+        return tokens, self.logprobs(scores, tokens)
+
+    def logprobs(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        """Return the (n,) log-probabilities that (n, V) scores give to (n,) tokens as words.
+
+        A token and the one of other case share theirs, because they are the same word: where a window begins in the
+        middle of a sentence, "for" and "For" are equally likely and both right.
+        """
         best = scores.gather(1, tokens[:, None])
         logprobs = -(scores - best).exp_().sum(dim=-1).log_()
         if self._other_case is not None:
             others = self._other_case[tokens]
             gained = (scores.gather(1, others[:, None]) - best).squeeze(1).exp_()
-            logprobs += torch.where(others == tokens, 0.0, gained).log1p_()
-        return tokens, logprobs
+            logprobs += gained.masked_fill_(others == tokens, 0).log1p_()
+        return logprobs
 
 
 def _argmax(scores: Tensor) -> Tensor:

@@ -215,8 +215,7 @@ class ModelRunner:
         if not tokens:
             return []
         scores = self._model.decoder.logits(states[: len(tokens)])
-        chosen = scores.gather(1, torch.tensor(tokens, device=self.device)[:, None]).squeeze(1)
-        found: list[float] = (chosen - scores.logsumexp(-1)).tolist()
+        found: list[float] = self._choose.logprobs(scores, torch.tensor(tokens, device=self.device)).tolist()
         return found
 
     # ------------------------------------------------------------------------------------------- encode

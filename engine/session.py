@@ -442,7 +442,8 @@ class Session:
     def _emit_partial(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
         agreement = utterance.agreement
         committed = self._vocabulary.decode(agreement.committed_tokens)
-        tokens = utterance.showing.update(agreement.committed, agreement.tentative, utterance.logprobs)
+        ages = agreement.ages(window.end)
+        tokens = utterance.showing.update(agreement.committed, agreement.tentative, utterance.logprobs, ages)
         tentative = self._vocabulary.decode(agreement.committed_tokens + tokens)[len(committed) :]
         if not self._settings.interim or (committed, tentative) == utterance.shown:
             return []

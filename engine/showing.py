@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import assert_never
 
 from engine.agreement import TokenWord, flatten, n_common
-from engine.types import Hypothesis, Stability, Word
+from engine.types import SAMPLE_RATE, Hypothesis, Stability, Word
 
 _LEAST_TO_COMMIT = math.log(0.7)  # so certain a word is kept when it is heard twice
 _LEAST_TO_SHOW = math.log(0.7)  # so certain a word is shown when it is heard once
+_SHOWN_AFTER = 2 * SAMPLE_RATE  # of audio, doubtful words that stay the same
 _LEAST_OF_FIRST = math.log(0.4)  # the first word of an utterance shows that somebody is heard
 
 
@@ -33,7 +34,11 @@ class Showing:
         self._shown: list[TokenWord] = []
 
     def update(
-        self, committed: Sequence[TokenWord], tentative: Sequence[TokenWord], logprobs: Sequence[float]
+        self,
+        committed: Sequence[TokenWord],
+        tentative: Sequence[TokenWord],
+        logprobs: Sequence[float],
+        ages: Sequence[int],
     ) -> tuple[int, ...]:
         """Return the tokens that are shown behind the committed words.
 
@@ -41,6 +46,7 @@ class Showing:
             committed: words that will not change.
             tentative: those behind them in the newest hypothesis.
             logprobs: how certain its newest words are (`word_logprobs`); the last ones are those of `tentative`.
+            ages: for how many samples each tentative word was the same.
         """
         newest = [*committed, *tentative]
         match self._stability:
@@ -48,7 +54,7 @@ class Showing:
                 self._shown = newest
             case Stability.BALANCED:
                 of_tentative = logprobs[len(logprobs) - len(tentative) :]
-                n_certain = len(committed) + _n_likely(of_tentative, is_beginning=not committed)
+                n_certain = len(committed) + _n_likely(of_tentative, ages, is_beginning=not committed)
                 n_same = n_common(self._shown, newest, self._key)
                 if n_same == len(self._shown) or n_same < n_certain:
                     self._shown = newest[: max(n_certain, n_same)]
@@ -64,10 +70,10 @@ def are_certain(logprobs: Sequence[float]) -> list[bool]:
     return [logprob >= _LEAST_TO_COMMIT for logprob in logprobs]
 
 
-def _n_likely(logprobs: Sequence[float], *, is_beginning: bool) -> int:
+def _n_likely(logprobs: Sequence[float], ages: Sequence[int], *, is_beginning: bool) -> int:
     """Return how many leading words will hardly change; never the last one, whose audio may be cut in the middle."""
-    for n, logprob in enumerate(logprobs[:-1]):
-        if logprob < (_LEAST_OF_FIRST if n == 0 and is_beginning else _LEAST_TO_SHOW):
+    for n, (logprob, age) in enumerate(zip(logprobs[:-1], ages, strict=False)):
+        if logprob < (_LEAST_OF_FIRST if n == 0 and is_beginning else _LEAST_TO_SHOW) and age < _SHOWN_AFTER:
             return n
     return len(logprobs[:-1])
 

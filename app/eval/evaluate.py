@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ from app.bench.scoring import CHARACTER_LANGUAGES, Scorer
 from app.eval import offline, peer, stepped, streamed
 from app.eval.measures import SpokenWord, read_words, to_timed, word_time_errors
 from app.eval.offline import Transcript
-from app.eval.options import Arm, Options, Peer
+from app.eval.options import Arm, Options
 from app.eval.page import to_html
 from app.eval.results import ArmResult, ClipResult, group_of, to_row, to_table
 from app.eval.streamed import Timing
@@ -28,6 +29,7 @@ from engine.config import Context, EngineConfig, Precision
 from engine.engine import build_engine
 from engine.registry import load_model
 from engine.tokenizer import Tokenizer
+from engine.types import Stability
 from engine.vad import SpeechDetector
 
 _BAD_RATE = 0.5  # of errors; clips above it are named
@@ -89,35 +91,33 @@ def _run_arms(
     options: Options, entries: Sequence[Entry], known: dict[str, tuple[SpokenWord, ...]], scorer: Scorer
 ) -> list[ArmResult]:
     """Run the arms; the offline ones come first, because their word times say when the streamed words were over."""
-    results: dict[str, ArmResult] = {}
     timed = dict(known)
     as_file = replace(options.engine, pause_ms=options.file_pause_ms)
     configs = {
-        Arm.FULL_PAD: replace(as_file, context=Context.FULL, dtype=Precision.FP32),
         Arm.OFFLINE: as_file,
+        Arm.FULL_PAD: replace(as_file, context=Context.FULL, dtype=Precision.FP32),
     }
+    offline_results = []
     for arm, config in configs.items():
         if arm in options.arms:
             settings, heard = _transcribe_offline(arm, config, entries)
-            results[arm] = ArmResult(arm, settings, _judged(entries, heard, known, scorer))
-            for entry, transcript in zip(entries, heard, strict=True):
-                timed.setdefault(entry.name, transcript.words)
-    cut = f"cut at pauses of {options.engine.pause_ms} ms, other settings those of offline"
-    if Arm.STEPPED in options.arms:
-        traces = _speak_in_steps(options.engine, entries)
-        heard, timings = _read(traces, replace(options, pace=1.0), entries, timed)
-        settings = f"100 ms at a time, everything computed in between, {cut}"
-        results[Arm.STEPPED] = ArmResult(Arm.STEPPED, settings, _judged(entries, heard, known, scorer, timings))
-    if Arm.STREAMED in options.arms:
-        traces = _speak_live(options, entries)
-        heard, timings = _read(traces, options, entries, timed)
-        settings = f"{options.n_streams} at once at {options.pace:g} times real time, {cut}"
-        results[Arm.STREAMED] = ArmResult(Arm.STREAMED, settings, _judged(entries, heard, known, scorer, timings))
+            offline_results.append(ArmResult(arm, settings, _judged(entries, heard, known, scorer)))
+            # The words of the padded arm, which runs last, are the truest.
+            timed |= {e.name: heard[i].words for i, e in enumerate(entries) if e.name not in known}
+    live_results = []
+    for arm, stability in itertools.product(Arm, options.stabilities):
+        if arm in options.arms and arm not in configs:
+            how, pace, traces = _speak(arm, stability, options, entries)
+            heard, timings = _read(traces, pace, options, entries, timed)
+            settings = f"{how}, cut at pauses of {options.engine.pause_ms} ms, other settings those of offline"
+            name = f"{arm} {stability}" if len(options.stabilities) > 1 else arm
+            live_results.append(ArmResult(name, settings, _judged(entries, heard, known, scorer, timings)))
+    peer_results = []
     if options.peer:
         with _progress(options.peer, len(entries)) as advance:
             heard = peer.transcribe_all(options.engine.model, entries, peers_dir=options.peers_dir, on_done=advance)
-        results[options.peer] = ArmResult(options.peer, peer.SETTINGS, _judged(entries, heard, known, scorer))
-    return [results[name] for name in (*Arm, *Peer) if name in results]
+        peer_results.append(ArmResult(options.peer, peer.SETTINGS, _judged(entries, heard, known, scorer)))
+    return [*live_results, *offline_results, *peer_results]
 
 
 def _transcribe_offline(arm: Arm, config: EngineConfig, entries: Sequence[Entry]) -> tuple[str, list[Transcript]]:
@@ -132,27 +132,39 @@ def _transcribe_offline(arm: Arm, config: EngineConfig, entries: Sequence[Entry]
     return f"context {config.context}, {engine.info.dtype} on {engine.info.device}, {cut}", heard
 
 
-def _speak_in_steps(config: EngineConfig, entries: Sequence[Entry]) -> list[Trace]:
-    engine = build_engine(config)
+def _speak(
+    arm: Arm, stability: Stability, options: Options, entries: Sequence[Entry]
+) -> tuple[str, float, list[Trace]]:
+    """Let the recordings be spoken; give also how, and how many times as fast as real."""
+    if arm is Arm.STEPPED:
+        return "100 ms at a time, everything computed in between", 1.0, _speak_in_steps(stability, options, entries)
+    with (
+        streamed.serving(options.engine, n_streams=options.n_streams) as url,
+        _progress(arm, len(entries)) as advance,
+    ):
+        traces = streamed.stream_all(
+            url, entries, pace=options.pace, n_streams=options.n_streams, stability=stability, on_done=advance
+        )
+    return f"{options.n_streams} at once at {options.pace:g} times real time", options.pace, traces
+
+
+def _speak_in_steps(stability: Stability, options: Options, entries: Sequence[Entry]) -> list[Trace]:
+    engine = build_engine(options.engine)
     engine.warm_up()
     traces = []
     with _progress(Arm.STEPPED, len(entries)) as advance:
         for entry in entries:
-            traces.append(stepped.speak(engine, entry.name, load_audio(entry.path), entry.language))
+            traces.append(stepped.speak(engine, entry.name, load_audio(entry.path), entry.language, stability))
             advance()
     return traces
 
 
-def _speak_live(options: Options, entries: Sequence[Entry]) -> list[Trace]:
-    with (
-        streamed.serving(options.engine, n_streams=options.n_streams) as url,
-        _progress(Arm.STREAMED, len(entries)) as advance,
-    ):
-        return streamed.stream_all(url, entries, pace=options.pace, n_streams=options.n_streams, on_done=advance)
-
-
 def _read(
-    traces: Sequence[Trace], options: Options, entries: Sequence[Entry], words: dict[str, tuple[SpokenWord, ...]]
+    traces: Sequence[Trace],
+    pace: float,
+    options: Options,
+    entries: Sequence[Entry],
+    words: dict[str, tuple[SpokenWord, ...]],
 ) -> tuple[list[Transcript], list[Timing]]:
     detector = SpeechDetector()
     timings = []
@@ -165,7 +177,7 @@ def _read(
                 language=entry.language,
                 words=to_timed(words.get(entry.name, ())) if apart and entry.reference else (),
                 onset_s=span[0] if span else None,
-                pace=options.pace,
+                pace=pace,
                 pause_s=options.engine.pause_ms / 1000,
             )
         )
@@ -219,6 +231,7 @@ def _command(options: Options) -> str:
         ("--file-pause-ms", options.file_pause_ms, defaults.file_pause_ms),
         ("--pace", options.pace, defaults.pace),
         ("--streams", options.n_streams, defaults.n_streams),
+        ("--stability", options.stabilities, defaults.stabilities),
         ("--peer", options.peer, defaults.peer),
         ("--arm", tuple(arm for arm in Arm if arm in options.arms), defaults.arms),
         ("--kind", options.kinds, defaults.kinds),

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.types import FILE_PAUSE_MS
+from engine.types import FILE_PAUSE_MS, Stability
 
 
 class Arm(StrEnum):
@@ -36,6 +36,7 @@ class Options:
         kinds, languages: take only these clips; empty takes all.
         pace: seconds of audio per second of streaming.
         n_streams: speakers at once.
+        stabilities: what partials show where a recording is live, one after the other.
         file_pause_ms: silence that ends an utterance where a recording is a file; live it is that of `engine`.
     """
 
@@ -48,4 +49,5 @@ class Options:
     languages: tuple[str, ...] = ()
     pace: float = 1.0
     n_streams: int = 4
+    stabilities: tuple[Stability, ...] = (Stability.BALANCED,)
     file_pause_ms: int = FILE_PAUSE_MS

@@ -14,20 +14,21 @@ from app.eval.streamed import with_tail
 from app.messages import ClosedMessage, EndOfSession, encode
 from app.protocol import fault_of, message_of
 from engine.engine import Engine
-from engine.types import SAMPLE_RATE, Event, Progress, Samples, SessionClosed, SessionSettings
+from engine.types import SAMPLE_RATE, Event, Progress, Samples, SessionClosed, SessionSettings, Stability
 
 
-def speak(engine: Engine, name: str, audio: Samples, language: str | None) -> Trace:
+def speak(engine: Engine, name: str, audio: Samples, language: str | None, stability: Stability) -> Trace:
     """Let one recording be spoken; gives what was heard, as `streamed.stream_all` does.
 
     Args:
         name: of the session; not open in the engine.
         audio: (n,) float32 mono 16 kHz.
         language: None detects it.
+        stability: what partials show.
     """
     audio = with_tail(audio)
     trace = Trace()
-    engine.open(name, SessionSettings(language=language))
+    engine.open(name, SessionSettings(language=language, stability=stability))
     for start in range(0, len(audio), PACKET_SAMPLES):
         packet = audio[start : start + PACKET_SAMPLES]
         engine.push(name, packet)

@@ -22,7 +22,7 @@ from app.eval.measures import Revisions, SpokenWord, count_revisions, units
 from app.eval.offline import Transcript
 from app.messages import FinalMessage, PartialMessage, decode_server_message
 from engine.config import EngineConfig
-from engine.types import SAMPLE_RATE, Samples
+from engine.types import SAMPLE_RATE, Samples, Stability
 
 _TAIL_S = 2.0  # quiet behind a recording, so that its last utterance ends by the pause
 _SPARE_SESSIONS = 8
@@ -65,25 +65,36 @@ def serving(engine: EngineConfig, *, n_streams: int) -> Iterator[str]:
 
 
 def stream_all(
-    url: str, entries: Sequence[Entry], *, pace: float, n_streams: int, on_done: Callable[[], None]
+    url: str,
+    entries: Sequence[Entry],
+    *,
+    pace: float,
+    n_streams: int,
+    stability: Stability,
+    on_done: Callable[[], None],
 ) -> list[Trace]:
     """Let recordings be spoken, so many at once; gives what was heard, in the order of the recordings.
 
     Raises:
         MediaError: a recording cannot be read.
     """
-    return asyncio.run(_stream_all(url, entries, pace, n_streams, on_done))
+    return asyncio.run(_stream_all(url, entries, pace, n_streams, stability, on_done))
 
 
 async def _stream_all(
-    url: str, entries: Sequence[Entry], pace: float, n_streams: int, on_done: Callable[[], None]
+    url: str,
+    entries: Sequence[Entry],
+    pace: float,
+    n_streams: int,
+    stability: Stability,
+    on_done: Callable[[], None],
 ) -> list[Trace]:
     places = asyncio.Semaphore(n_streams)
 
     async def speak(entry: Entry) -> Trace:
         async with places:
             audio = with_tail(await asyncio.to_thread(load_audio, entry.path))
-            trace = await speak_alone(native.NativeDialect(url, entry.language), audio, pace=pace)
+            trace = await speak_alone(native.NativeDialect(url, entry.language, stability), audio, pace=pace)
         on_done()
         return trace
 

@@ -34,6 +34,7 @@ from app.eval.plots import Scale, share_chart
 from app.eval.results import ArmResult, ClipResult, group_of, groups_of, to_row, to_table
 from app.media import MediaError
 from engine.config import EngineConfig
+from engine.types import Stability
 from tests.conftest import AUDIO
 
 # ----------------------------------------------------------------------------------------------- intervals
@@ -194,7 +195,14 @@ def test_a_recording_is_followed_by_the_quiet_of_a_room() -> None:
 
 def test_a_recording_that_cannot_be_read_is_named_before_anybody_connects() -> None:
     with pytest.raises(MediaError, match="There is no file"):
-        streamed.stream_all("ws://127.0.0.1:9/", [SPEECH], pace=1.0, n_streams=1, on_done=lambda: None)
+        streamed.stream_all(
+            "ws://127.0.0.1:9/",
+            [SPEECH],
+            pace=1.0,
+            n_streams=1,
+            stability=Stability.BALANCED,
+            on_done=lambda: None,
+        )
 
 
 # ----------------------------------------------------------------------------------------------- results
@@ -274,6 +282,22 @@ def test_axes_end_on_a_round_number_and_have_a_few_ticks() -> None:
 
 
 # ----------------------------------------------------------------------------------------------- whole
+
+
+def test_live_arms_run_once_per_stability(tmp_path: Path) -> None:
+    name = "utterance/harvard-spk1-snt1.flac"
+    manifest = tmp_path / "manifest.tsv"
+    reference = "the child almost hurt the small dog"
+    manifest.write_text(
+        f"file\tlanguage\tkind\treference\n{AUDIO / name}\ten\tutterance\t{reference}\n", encoding="utf-8"
+    )
+    options = Options(EngineConfig(), manifest, arms=(Arm.STEPPED,), stabilities=(Stability.FAST, Stability.FINAL))
+    fast, final = evaluate.run(options, output=tmp_path / "modes.json")
+    assert [fast.name, final.name] == ["stepped fast", "stepped final"]
+    assert fast.first_text_s.p50 < final.first_text_s.p50
+    assert final.revisions.revised == 0 < final.revisions.shown
+    command = json.loads((tmp_path / "modes.json").read_text(encoding="utf-8"))["command"]
+    assert command == "tickscribe eval --stability fast --stability final --arm stepped"
 
 
 @pytest.mark.timeout(400)  # a server starts, and an engine beside it

@@ -152,3 +152,11 @@ def test_an_utterance_may_begin_with_what_is_known_already() -> None:
 def test_a_sign_is_punctuation_and_nothing_else() -> None:
     assert all(map(is_sign, (",", " ,", ".", "...", "?", "。")))
     assert not any(map(is_sign, ("", " ", " a", "5", "a,", "-", "%")))
+
+
+def test_a_tentative_word_is_as_old_as_its_agreement() -> None:
+    agreement = Agreement([(1,), (2,)], 10, stable_after=99)
+    agreement.observe([(1,), (3,), (4,)], 14)
+    assert agreement.ages(16) == [6, 2, 2]
+    agreement.observe([(1,), (3,), (5,)], 20)
+    assert agreement.ages(20) == [10, 6, 0]

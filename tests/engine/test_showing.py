@@ -38,19 +38,22 @@ def test_each_mode_shows_no_more_than_the_faster_one_until_something_is_taken_ba
     modes = {stability: shows(stability) for stability in Stability}
     for tentative, certainties in heard:
         logprobs = certainties[: len(tentative)]
-        shown = {stability: showing.update([], tentative, logprobs) for stability, showing in modes.items()}
+        shown = {
+            stability: showing.update([], tentative, logprobs, [0] * len(tentative))
+            for stability, showing in modes.items()
+        }
         assert shown[Stability.FAST] == flatten(tentative)
         assert shown[Stability.FINAL] == ()
     balanced = shows()
     tentative, certainties = heard[0]
-    first = balanced.update([], tentative, certainties[: len(tentative)])
+    first = balanced.update([], tentative, certainties[: len(tentative)], [0] * len(tentative))
     assert first == flatten(tentative)[: len(first)]
 
 
-def n_shown(*probabilities: float, committed: int = 0) -> int:
+def n_shown(*probabilities: float, committed: int = 0, ages: Sequence[int] = (0,) * 9) -> int:
     words = [(n,) for n in range(len(probabilities))]
     logprobs = [math.log(probability) for probability in probabilities]
-    return len(shows().update([(-1 - n,) for n in range(committed)], words, logprobs))
+    return len(shows().update([(-1 - n,) for n in range(committed)], words, logprobs, ages))
 
 
 def test_balanced_shows_words_up_to_the_first_doubtful_one_and_never_the_last() -> None:
@@ -66,9 +69,15 @@ def test_the_first_word_of_an_utterance_is_shown_even_if_it_is_less_certain() ->
     assert n_shown(0.9, 0.4, 0.9) == 1
 
 
+def test_a_doubtful_word_is_shown_once_it_was_the_same_for_two_seconds() -> None:
+    assert n_shown(0.1, 0.4, 0.9, ages=(32_000, 32_000, 0)) == 2
+    assert n_shown(0.1, 0.4, 0.9, ages=(32_000, 31_999, 0)) == 1
+    assert n_shown(0.1, 0.4, 0.9, ages=(32_000,) * 3) == 2, "never the last one"
+
+
 def test_only_the_certainty_of_the_words_behind_the_committed_ones_counts() -> None:
     logprobs = [-9.0, -9.0, -0.1, -0.1]
-    assert shows().update([(1,), (2,)], [(3,), (4,)], logprobs) == (3,)
+    assert shows().update([(1,), (2,)], [(3,), (4,)], logprobs, [0, 0]) == (3,)
 
 
 SURE, DOUBTFUL = math.log(0.9), math.log(0.2)
@@ -76,18 +85,18 @@ SURE, DOUBTFUL = math.log(0.9), math.log(0.2)
 
 def test_what_is_shown_stays_until_something_certain_takes_its_place() -> None:
     showing = shows()
-    assert showing.update([], [(1,), (2,), (3,)], [SURE] * 3) == (1, 2)
-    assert showing.update([], [(1,), (2,), (4,), (5,)], [DOUBTFUL] * 4) == (1, 2), "the same words, in doubt"
-    assert showing.update([], [(1,), (7,), (8,)], [SURE, DOUBTFUL, SURE]) == (1, 2), "another word, in doubt"
-    assert showing.update([], [], []) == (1, 2), "nothing at all"
-    assert showing.update([], [(1,), (7,), (8,)], [SURE] * 3) == (1, 7), "another word, for certain"
+    assert showing.update([], [(1,), (2,), (3,)], [SURE] * 3, [0] * 3) == (1, 2)
+    assert showing.update([], [(1,), (2,), (4,), (5,)], [DOUBTFUL] * 4, [0] * 4) == (1, 2), "the same words, in doubt"
+    assert showing.update([], [(1,), (7,), (8,)], [SURE, DOUBTFUL, SURE], [0] * 3) == (1, 2), "another word, in doubt"
+    assert showing.update([], [], [], []) == (1, 2), "nothing at all"
+    assert showing.update([], [(1,), (7,), (8,)], [SURE] * 3, [0] * 3) == (1, 7), "another word, for certain"
 
 
 def test_what_is_shown_gives_way_to_what_is_committed() -> None:
     showing = shows()
-    assert showing.update([], [(1,), (2,), (3,)], [SURE] * 3) == (1, 2)
-    assert showing.update([(1,)], [(9,)], [DOUBTFUL]) == (2,)
-    assert showing.update([(1,), (9,)], [(8,)], [DOUBTFUL]) == ()
+    assert showing.update([], [(1,), (2,), (3,)], [SURE] * 3, [0] * 3) == (1, 2)
+    assert showing.update([(1,)], [(9,)], [DOUBTFUL], [0]) == (2,)
+    assert showing.update([(1,), (9,)], [(8,)], [DOUBTFUL], [0]) == ()
 
 
 @given(prefix=words, fresh=words, data=st.data())
