@@ -6,7 +6,7 @@ for fairness only), no torch; every time is a sample index. The engine calls, pe
 
 Laws
     any chunking of the same audio gives the same utterances (only where speech without a pause is cut hangs on when
-    partials looked at it);
+    partials looked at it, and on when the utterance before became final);
     at most one request per utterance is in flight;
     a window never exceeds `max_utterance_s`, because the session hears no more of an utterance until it is cut;
     committed text only grows, the final of an utterance starts with it, and finals come in the order of speech;
@@ -48,6 +48,7 @@ from engine.types import (
     SpeechStarted,
     Suppressed,
     SuppressReason,
+    Task,
     Window,
     Word,
 )
@@ -92,7 +93,9 @@ class Utterance:
         in_flight: the newest request that is not answered; `is_started` once it is being computed.
         answered: the newest result and what it answers.
         shown: committed and tentative text of the last partial.
+        n_told: committed tokens that it had.
         final: set once the text is final, until it may be emitted.
+        said: the hypothesis that became final, where one did.
     """
 
     id: int
@@ -116,7 +119,9 @@ class Utterance:
     answered: tuple[Request, Hypothesis] | None = None
     revision: int = 0
     shown: tuple[str, str] = ("", "")
+    n_told: int = 0
     final: Final | None = None
+    said: Hypothesis | None = None
 
     def go_alone(self) -> None:
         """Ask once more, without what led to it: behind a complete sentence the model may take it for nothing."""
@@ -259,8 +264,9 @@ class Session:
         if self._leads and self._utterances:
             utterance = self._utterances[0]
             is_early = utterance.history is None or (utterance.lead is None and utterance.end is None)
-            if is_early and not utterance.is_alone:
-                utterance.lead = self._last_words.before(utterance.start)
+            lead = self._last_words.before(utterance.start)
+            if is_early and not utterance.is_alone and lead and self._endpointer.heard <= lead.start + self._longest:
+                utterance.lead = lead
 
     def start(self, request: Request) -> None:
         """The request is being computed: nothing newer takes its place but the final."""
@@ -390,12 +396,13 @@ class Session:
         else:
             told.append(self.suppressed(request, hypothesis, reason))
             hypothesis = without_text(hypothesis)
+            utterance.showing = Showing(self._settings.stability, self._key)  # nothing of it was text
         hypothesis = self._observe(utterance, request, hypothesis)
         utterance.answered = (request, hypothesis)
         if self._gives_final(utterance, request):
             self._finalise(utterance, request, hypothesis)
             return told + self._emit_finals()
-        if self._must_cut(utterance, request.window):
+        if request.wants_words and self._must_cut(utterance, request.window):
             if request.n_lead and not hypothesis.tokens:
                 utterance.go_alone()
                 return told
@@ -433,7 +440,14 @@ class Session:
         fresh = [
             tuple(word) for word in self._vocabulary.split_words(hypothesis.tokens[n_prefix:], hypothesis.language)
         ]
-        utterance.logprobs = word_logprobs(fresh, hypothesis.logprobs, self._is_sign)
+        logprobs = hypothesis.logprobs
+        if n_prefix and len(fresh) > 1 and all(map(self._is_sign, fresh[0])):
+            # A comma behind the committed words is no word of its own, which would shift all those behind it.
+            sign = fresh.pop(0)
+            utterance.agreement.committed[-1] += sign
+            n_prefix += len(sign)
+            logprobs = logprobs[len(sign) :]
+        utterance.logprobs = word_logprobs(fresh, logprobs, self._is_sign)
         certain = are_certain(utterance.logprobs)
         commits = utterance.language is not None
         settled = utterance.agreement.observe(fresh, request.window.end, certain, commits=commits)
@@ -448,6 +462,7 @@ class Session:
         if not self._settings.interim or (committed, tentative) == utterance.shown:
             return []
         utterance.shown = (committed, tentative)
+        utterance.n_told = len(agreement.committed_tokens)
         utterance.revision += 1
         return [
             Partial(
@@ -469,27 +484,28 @@ class Session:
         if request.n_lead and not hypothesis.tokens:
             utterance.go_alone()
             return False
-        hole = find_hole(hypothesis.words, request.n_committed, utterance.end, self._speech)
+        n_fixed = max(request.n_committed, utterance.n_told)
+        hole = find_hole(hypothesis.words, n_fixed, utterance.end, self._speech)
         if hole is not None:
             words = hypothesis.words[: hole.n_words]
             tokens = tuple(token for word in words for token in word.tokens)
             kept = replace(hypothesis, tokens=tokens, words=words)
             utterance.settled = joined(utterance.settled, kept)
             utterance.go_alone()
-            utterance.agreement = self._agreement()
+            utterance.agreement, utterance.n_told = self._agreement(), 0
             utterance.rest_start = hole.start
             return False
         whole = joined(utterance.settled, hypothesis)
-        self._settle_text(whole, whole.tokens, whole.words, utterance.end)
+        utterance.said = whole
         utterance.final = self._final(utterance, whole.tokens, whole.words, whole.language)
         return True
 
-    def _settle_text(self, hypothesis: Hypothesis, tokens: Sequence[int], words: Sequence[Word], end: int) -> None:
-        """Learn for the next utterance from what became final of this one."""
-        self._last_words.note(words)
-        if tokens:
-            self._language = hypothesis.language
-            self._history.note(tokens, hypothesis, end)
+    def _learn(self, said: Hypothesis, end: int) -> None:
+        """Take what became final for the beginning of what is asked for next."""
+        self._last_words.note(said.words)
+        if said.tokens:
+            self._language = said.language
+            self._history.note(said.tokens, said, end)
 
     def _final(self, utterance: Utterance, tokens: Sequence[int], words: tuple[Word, ...], language: str) -> Final:
         assert utterance.end is not None
@@ -525,13 +541,15 @@ class Session:
         else:
             return self._emit_partial(utterance, window, hypothesis)  # there is room: look again a little later
         self._close(cut, EndReason.MAX_LENGTH)
-        tokens = [token for word in kept for token in word.tokens]
+        tokens = tuple(token for word in kept for token in word.tokens)
+        utterance.said = replace(hypothesis, tokens=tokens, words=kept)
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
-        self._settle_text(hypothesis, tokens, kept, cut)
         events = self._emit_finals()
         # What follows was heard with what came before it in view; the next window is not asked again.
         behind = [word.tokens for word in rest]
         n_known = n_settled(rest if hole is None else rest[: hole.n_words - len(kept)], window)
+        if self._settings.task is Task.TRANSLATE:  # its words have no times of their own
+            n_known = 0
         opened = self._open(cut, behind[n_known:], window.end, hypothesis.language, behind[:n_known])
         self._utterances[-1].language_prob = utterance.language_prob
         self._find_lead()  # before more is heard of it
@@ -542,7 +560,8 @@ class Session:
     def _emit_finals(self) -> list[Event]:
         events: list[Event] = []
         while self._utterances and (final := self._utterances[0].final):
-            self._utterances.popleft()
+            if said := self._utterances.popleft().said:
+                self._learn(said, final.end)
             events.append(final)
         return events
 

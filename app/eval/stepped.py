@@ -33,6 +33,8 @@ def speak(engine: Engine, name: str, audio: Samples, language: str | None, stabi
         packet = audio[start : start + PACKET_SAMPLES]
         engine.push(name, packet)
         _take(trace, _until_idle(engine), (start + len(packet)) / SAMPLE_RATE)
+        if trace.fault:
+            return trace
     engine.finish(name)
     _take(trace, _until_idle(engine), len(audio) / SAMPLE_RATE)
     return trace

@@ -34,6 +34,7 @@ from engine.types import (
     Word,
 )
 from tests.engine.scripted import (
+    MISHEARD,
     Chunking,
     LevelDetector,
     Phrase,
@@ -166,6 +167,7 @@ def play(
 
 
 delays = st.lists(st.integers(0, 12), min_size=1, max_size=8)
+languages = st.sampled_from(["en", None])  # behind a language that is given, utterances have a lead
 utterance_lengths = st.just(30.0) | st.floats(*SETTING_RANGES["max_utterance_s"])
 
 
@@ -203,6 +205,7 @@ def test_without_partials_even_long_speech_is_cut_at_the_same_places(
     delays=delays,
     interim=st.booleans(),
     max_utterance_s=utterance_lengths,
+    language=languages,
 )
 @settings(max_examples=40)
 def test_long_speech_without_a_pause_loses_and_doubles_no_word(
@@ -213,9 +216,12 @@ def test_long_speech_without_a_pause_loses_and_doubles_no_word(
     delays: list[int],
     interim: bool,
     max_utterance_s: float,
+    language: str | None,
 ) -> None:
     recording = steady_speech(n_words, word_ms=word_ms, trailing_ms=trailing_ms)
-    playing = play(recording, chunking, delays=delays, interim=interim, max_utterance_s=max_utterance_s)
+    playing = play(
+        recording, chunking, delays=delays, interim=interim, max_utterance_s=max_utterance_s, language=language
+    )
     assert playing.said == list(recording.tokens)
     assert " ".join(final.text for final in playing.finals) == recording.text
     reasons = [final.reason for final in playing.finals]
@@ -233,7 +239,7 @@ def test_long_speech_without_a_pause_loses_and_doubles_no_word(
     delays=delays,
     max_utterance_s=utterance_lengths,
     stability=st.sampled_from(Stability),
-    language=st.sampled_from(["en", None]),
+    language=languages,
 )
 @settings(max_examples=60)
 def test_the_laws_of_a_transcript(
@@ -282,12 +288,25 @@ def test_the_laws_of_a_transcript(
     pause_ms=st.integers(100, 5000),
     interim=st.booleans(),
     max_utterance_s=utterance_lengths,
+    language=languages,
 )
 @settings(max_examples=60)
 def test_every_session_ends_whatever_the_pause_and_the_longest_utterance(
-    recording: Recording, delays: list[int], pause_ms: int, interim: bool, max_utterance_s: float
+    recording: Recording,
+    delays: list[int],
+    pause_ms: int,
+    interim: bool,
+    max_utterance_s: float,
+    language: str | None,
 ) -> None:
-    playing = play(recording, delays=delays, interim=interim, pause_ms=pause_ms, max_utterance_s=max_utterance_s)
+    playing = play(
+        recording,
+        delays=delays,
+        interim=interim,
+        pause_ms=pause_ms,
+        max_utterance_s=max_utterance_s,
+        language=language,
+    )
     started = [event for event in playing.events if isinstance(event, SpeechStarted)]
     assert [e.utterance_id for e in started] == [final.utterance_id for final in playing.finals]
     assert playing.said == list(recording.tokens)
@@ -376,6 +395,58 @@ def test_a_form_that_wavers_delays_nothing_and_never_changes_committed_text(
     assert f" {final.text}".startswith(committed)
     assert " ".join(word.text.strip() for word in final.words) == final.text
     assert commit_times(wavering) == commit_times(steady)
+
+
+COMMA = 20_000_000
+
+
+class SignVocabulary(WordVocabulary):
+    """Knows a comma by itself, which belongs to the word before it, if that is there."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join("," if token == COMMA else f" w{token}" for token in tokens)
+
+    def split_words(self, tokens: Sequence[int], language: str | None) -> list[list[int]]:
+        words: list[list[int]] = []
+        for token in tokens:
+            if token == COMMA and words:
+                words[-1].append(token)
+            else:
+                words.append([token])
+        return words
+
+
+class LateCommaDecoder(ScriptedDecoder):
+    """Hears a comma behind the first word once that is committed."""
+
+    def tokens(self, request: Request) -> list[int]:
+        spoken = [word.token for word in self.listen(request.window)]
+        has_comma = request.prefix and request.prefix[1:2] in ((), (COMMA,))
+        return [spoken[0], COMMA, *spoken[1:]] if has_comma else spoken
+
+    def words(self, request: Request) -> tuple[Word, ...]:
+        decode, split = SignVocabulary().decode, SignVocabulary().split_words
+        groups = split(self.tokens(request), "en")
+        spoken = self.listen(request.window)
+        return tuple(Word(decode(g), tuple(g), w.start, w.end, 0.9) for g, w in zip(groups, spoken, strict=True))
+
+
+def test_a_comma_behind_the_committed_words_shifts_none_of_those_behind_it() -> None:
+    recording = record([Phrase(600, (700,) * 6)], trailing_ms=1200)
+    with_comma, without = (
+        Play(
+            Session("s", SessionSettings("en"), EndpointRules(), SignVocabulary(), partial_interval=ms(500)),
+            decoder,
+        )
+        for decoder in (LateCommaDecoder(recording), ScriptedDecoder(recording))
+    )
+    for playing in (with_comma, without):
+        for chunk in BY_100_MS.split(recording.samples):
+            playing.push(chunk)
+        playing.finish()
+    assert with_comma.finals[0].text == "w0, w1 w2 w3 w4 w5"
+    assert [word.tokens for word in with_comma.finals[0].words][:2] == [(0, COMMA), (1,)]
+    assert commit_times(with_comma) == commit_times(without)
 
 
 def commit_times(playing: Play) -> dict[int, int]:
@@ -517,6 +588,27 @@ def test_speech_that_the_text_of_a_window_leaves_out_is_decoded_by_itself(
     assert len(playing.finals) == 1 or n_words > 60, "between two endpoints it stays one utterance"
     starts = [word.start for final in playing.finals for word in final.words]
     assert starts == sorted(starts)
+
+
+class RepeatingDecoder(ScriptedDecoder):
+    """Leaves out the middle of a phrase, the same again and again, unless the window begins there."""
+
+    def listen(self, window: Window) -> list[Spoken]:
+        heard = super().listen(window)
+        return [word for word in heard if heard[0].token or not 3 <= word.token % MISHEARD < 10]
+
+
+@pytest.mark.parametrize("word_ms", range(240, 420, 20))
+@pytest.mark.parametrize("n_words", [12, 13])
+def test_text_that_was_told_as_committed_stays_though_speech_is_left_out_before_it(n_words: int, word_ms: int) -> None:
+    """Two hypotheses agree on words behind what they leave out; the second is also the final's."""
+    recording = record([Phrase(600, (word_ms,) * n_words)], trailing_ms=2500)
+    playing = Play(make_session(SessionSettings("en")), RepeatingDecoder(recording))
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    told = max((partial.committed for partial in playing.partials), key=len)
+    assert f" {playing.finals[0].text}".startswith(told)
 
 
 class LeapingDecoder(ScriptedDecoder):
