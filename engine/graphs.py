@@ -24,7 +24,7 @@ from engine.model import Whisper
 from engine.padded import ChunkedWindows, Chunks, PaddedTexts
 
 _TEXT_KEYS = 128  # more than most texts have; all of them are the other size
-_AUDIO_POSITIONS = (256, 512, 1024)  # 5, 10 and 20 s; all of them are the last size
+_AUDIO_POSITIONS = (256, 512, 1024)  # about 5, 10 and 20 s; all of them are the last size
 _MOST_CHUNKS = 64  # 82 s of audio; in a larger run the work hides the launches
 _WARM_UPS = 2  # before a recording: libraries choose their kernels and take their memory
 

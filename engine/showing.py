@@ -14,10 +14,9 @@ from typing import assert_never
 from engine.agreement import TokenWord, flatten, n_common
 from engine.types import SAMPLE_RATE, Hypothesis, Stability, Word
 
-_LEAST_TO_COMMIT = math.log(0.7)  # so certain a word is kept when it is heard twice
-_LEAST_TO_SHOW = math.log(0.7)  # so certain a word is shown when it is heard once
-_SHOWN_AFTER = 2 * SAMPLE_RATE  # of audio, doubtful words that stay the same
-_LEAST_OF_FIRST = math.log(0.4)  # the first word of an utterance shows that somebody is heard
+_SURE = math.log(0.7)  # so certain a word is shown when it is heard once, and committed when twice
+_LIKELY = math.log(0.4)  # so certain the first word of an utterance is shown, and one that long stayed the same
+_LONG = 4 * SAMPLE_RATE  # of audio
 
 
 class Showing:
@@ -67,13 +66,14 @@ class Showing:
 
 def are_certain(logprobs: Sequence[float]) -> list[bool]:
     """Return for each word whether it will hardly change, given the log-probability of its least certain token."""
-    return [logprob >= _LEAST_TO_COMMIT for logprob in logprobs]
+    return [logprob >= _SURE for logprob in logprobs]
 
 
 def _n_likely(logprobs: Sequence[float], ages: Sequence[int], *, is_beginning: bool) -> int:
     """Return how many leading words will hardly change; never the last one, whose audio may be cut in the middle."""
     for n, (logprob, age) in enumerate(zip(logprobs[:-1], ages, strict=False)):
-        if logprob < (_LEAST_OF_FIRST if n == 0 and is_beginning else _LEAST_TO_SHOW) and age < _SHOWN_AFTER:
+        is_early = n == 0 and is_beginning
+        if logprob < (_LIKELY if is_early or age >= _LONG else _SURE):
             return n
     return len(logprobs[:-1])
 

@@ -59,7 +59,7 @@ class FinishReason(StrEnum):
 class SuppressReason(StrEnum):
     """Why a hypothesis was kept from the text."""
 
-    NO_SPEECH = "no_speech"  # the model takes the window for no speech, and is unsure of what it wrote
+    NO_SPEECH = "no_speech"  # the doubts of model, text and speech detector add up
     PROMPT_ECHO = "prompt_echo"  # a doubtful text that repeats the prompt
     LOOP = "loop"  # it repeated itself; decoded again with full context, as are the next two
     TOO_LONG = "too_long"  # more text than anybody says in that time
