@@ -22,6 +22,7 @@ _ECHO_RUN = 3  # tokens
 _ECHO_SHARE = 0.8
 _LEAST_SPEECH_LOGPROB = -2.75
 _LEAST_SPEECH_PROB = 0.2
+_LEAST_LED_LOGPROB = -1.75
 _ECHO_NO_SPEECH_PROB = 0.3
 _ECHO_LOGPROB = -0.7
 
@@ -88,8 +89,19 @@ def is_no_speech(hypothesis: Hypothesis, speech_prob: float) -> bool:
     session may ask to be heard where it is nearly sure that nobody speaks. Bounds by measurement: README, Decisions.
     """
     speech_logprob = math.log(max(1 - hypothesis.no_speech_prob, 1e-6))
-    doubt = speech_logprob + hypothesis.avg_logprob + math.log(max(speech_prob, _LEAST_SPEECH_PROB))
-    return doubt < _LEAST_SPEECH_LOGPROB
+    return speech_logprob + _text_logprob(hypothesis, speech_prob) < _LEAST_SPEECH_LOGPROB
+
+
+def needs_own_window(hypothesis: Hypothesis, speech_prob: float) -> bool:
+    """Whether a text behind the words before is so doubtful that the model has to say whether it is speech at all.
+
+    With the words before in view it cannot: they are speech.
+    """
+    return _text_logprob(hypothesis, speech_prob) < _LEAST_LED_LOGPROB
+
+
+def _text_logprob(hypothesis: Hypothesis, speech_prob: float) -> float:
+    return hypothesis.avg_logprob + math.log(max(speech_prob, _LEAST_SPEECH_PROB))
 
 
 def echoes(hypothesis: Hypothesis, prompt: Sequence[int]) -> bool:

@@ -27,7 +27,7 @@ from engine.agreement import Agreement, TokenWord, is_sign, same_word
 from engine.audio import AudioBuffer
 from engine.cutting import CutRules, choose_cut, n_settled, to_segments
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
-from engine.guards import suppress_reason
+from engine.guards import needs_own_window, suppress_reason
 from engine.history import History
 from engine.holes import SpeechLog, find_hole
 from engine.hotwords import hotwords_of
@@ -390,7 +390,11 @@ class Session:
         told: list[Event] = []
         if request.n_lead:
             hypothesis = without_lead(hypothesis, request.n_lead, utterance.start, self._vocabulary.decode)
-        reason = self._suppress_reason(utterance, request, hypothesis)
+        speech_prob = self._speech.mean(utterance.rest_start, request.window.end)
+        if request.n_lead and not request.n_committed and needs_own_window(hypothesis, speech_prob):
+            utterance.go_alone()
+            return told
+        reason = None if request.n_committed else suppress_reason(hypothesis, speech_prob, self._history.prompt)
         if reason is None:
             self._note_language(utterance, request, hypothesis)
         else:
@@ -408,12 +412,6 @@ class Session:
                 return told
             return told + self._cut(utterance, request.window, hypothesis)
         return told + self._emit_partial(utterance, request.window, hypothesis)
-
-    def _suppress_reason(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> SuppressReason | None:
-        if request.n_committed:
-            return None
-        speech_prob = self._speech.mean(utterance.rest_start, request.window.end)
-        return suppress_reason(hypothesis, speech_prob, self._history.prompt)
 
     def suppressed(self, request: Request, hypothesis: Hypothesis, reason: SuppressReason) -> Suppressed:
         """Return what tells of a hypothesis that does not come into the text."""

@@ -14,9 +14,9 @@ from typing import assert_never
 from engine.agreement import TokenWord, flatten, n_common
 from engine.types import SAMPLE_RATE, Hypothesis, Stability, Word
 
-_SURE = math.log(0.7)  # so certain a word is shown when it is heard once, and committed when twice
-_LIKELY = math.log(0.4)  # so certain the first word of an utterance is shown, and one that long stayed the same
-_LONG = 4 * SAMPLE_RATE  # of audio
+_SURE = 0.7  # a word so probable is shown when it is heard once, and committed when twice
+_SURE_OF_FIRST = 0.4  # the first word of an utterance shows that somebody is heard
+_LESS_PER_SECOND = 0.05  # for each second of audio that a word stayed the same
 
 
 class Showing:
@@ -66,14 +66,14 @@ class Showing:
 
 def are_certain(logprobs: Sequence[float]) -> list[bool]:
     """Return for each word whether it will hardly change, given the log-probability of its least certain token."""
-    return [logprob >= _SURE for logprob in logprobs]
+    return [math.exp(logprob) >= _SURE for logprob in logprobs]
 
 
 def _n_likely(logprobs: Sequence[float], ages: Sequence[int], *, is_beginning: bool) -> int:
     """Return how many leading words will hardly change; never the last one, whose audio may be cut in the middle."""
     for n, (logprob, age) in enumerate(zip(logprobs[:-1], ages, strict=False)):
-        is_early = n == 0 and is_beginning
-        if logprob < (_LIKELY if is_early or age >= _LONG else _SURE):
+        least = _SURE_OF_FIRST if n == 0 and is_beginning else _SURE
+        if math.exp(logprob) < least - _LESS_PER_SECOND * age / SAMPLE_RATE:
             return n
     return len(logprobs[:-1])
 

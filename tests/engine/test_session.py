@@ -762,6 +762,25 @@ def test_the_detector_decides_where_the_model_is_unsure(n_words: int, said: int)
     assert len(playing.said) == said
 
 
+class UnsureBehindALeadDecoder(ScriptedDecoder):
+    """Writes something under a sound behind a sentence, and knows that it is none once it hears it by itself."""
+
+    def hypothesis(self, request: Request) -> Hypothesis:
+        heard = super().hypothesis(request)
+        if request.utterance_id == 0:
+            return heard
+        return replace(heard, avg_logprob=-0.9, no_speech_prob=0.0 if request.n_lead else 0.9)
+
+
+def test_a_doubtful_sound_behind_a_sentence_is_heard_by_itself() -> None:
+    recording = record([Phrase(600, (300,) * 4), Phrase(900, (100,))], trailing_ms=900)
+    playing = led(recording, UnsureBehindALeadDecoder(recording))
+    of_sound = [request for request in playing.requests if request.utterance_id == 1]
+    assert of_sound[0].n_lead and not of_sound[-1].n_lead
+    assert playing.said == list(range(4))
+    assert any(isinstance(event, Suppressed) for event in playing.events)
+
+
 def test_words_well_before_the_end_of_a_window_stay_behind_a_cut() -> None:
     recording = record([Phrase(500, (400,) * 11), Phrase(100, (400,) * 40)])
     playing = play(recording, max_utterance_s=8.0, interim=False)

@@ -73,11 +73,11 @@ def test_the_first_word_of_an_utterance_is_shown_even_if_it_is_less_certain() ->
     assert n_shown(0.9, 0.4, 0.9) == 1
 
 
-def test_a_likely_word_is_shown_once_it_was_the_same_for_four_seconds() -> None:
-    assert n_shown(0.45, 0.45, 0.9, ages=(64_000, 64_000, 0)) == 2
-    assert n_shown(0.45, 0.45, 0.9, ages=(64_000, 63_999, 0)) == 1
-    assert n_shown(0.9, 0.3, 0.9, ages=(64_000,) * 3) == 1, "likely it has to be"
-    assert n_shown(0.45, 0.45, 0.9, ages=(64_000,) * 3) == 2, "never the last one"
+def test_a_word_needs_the_less_the_longer_it_stayed_the_same() -> None:
+    assert n_shown(0.9, 0.45, 0.9, ages=(0, 96_000, 0)) == 2
+    assert n_shown(0.9, 0.45, 0.9, ages=(0, 48_000, 0)) == 1
+    assert n_shown(0.01, 0.01, 0.9, ages=(240_000, 240_000, 0)) == 2
+    assert n_shown(0.01, 0.01, 0.9, ages=(240_000, 240_000, 240_000)) == 2, "never the last one"
 
 
 def test_only_the_certainty_of_the_words_behind_the_committed_ones_counts() -> None:
