@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -63,7 +63,7 @@ class ModelInfo:
     languages: tuple[str, ...]
     n_mels: int
     parameters: int
-    count_tokens: Callable[[str], int]  # of a prompt
+    count_tokens: Callable[[str], int] = field(repr=False)  # of a prompt
 
 
 @dataclass(slots=True, eq=False)

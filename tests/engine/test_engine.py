@@ -367,6 +367,7 @@ def test_an_engine_tells_what_is_loaded(engine: Engine) -> None:
     assert (info.name, info.device, info.multilingual, info.languages) == ("tiny.en", "cpu", False, ("en",))
     assert info.n_mels == 80
     assert 36_000_000 < info.parameters < 40_000_000
+    assert "function" not in repr(info), "it is what the log says when the server is ready"
 
 
 def test_building_an_engine_does_not_import_the_compiler() -> None:
