@@ -69,6 +69,10 @@ class Agreement:
         """The rest of the newest hypothesis: a good guess at what the next one will say."""
         return flatten(self.tentative)
 
+    def append_sign(self, sign: TokenWord) -> None:
+        """Add punctuation that follows the committed words to the last of them; there must be one."""
+        self.committed[-1] += sign
+
     def ages(self, at: int) -> list[int]:
         """Return for how many samples hypotheses have agreed on each tentative word, at sample `at`."""
         return [at - since for since in self._since]

@@ -23,6 +23,7 @@ from engine.errors import ModelLoadError
 
 N_AUDIO_POSITIONS = 1500  # 30 s of 20 ms
 N_TEXT_POSITIONS = 448
+_TINY_STATE = 384
 HEAD_WIDTH = 64  # of every published Whisper model; only where the checkpoint does not name its number of heads
 
 
@@ -50,6 +51,11 @@ class Dimensions:
     ffn: int
     n_audio_positions: int = N_AUDIO_POSITIONS
     n_text_positions: int = N_TEXT_POSITIONS
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the model is no wider than Whisper's smallest, on which some defaults hang."""
+        return self.n_state <= _TINY_STATE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

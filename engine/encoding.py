@@ -26,7 +26,6 @@ from engine.types import MAX_WINDOW_SAMPLES, POSITION_SAMPLES, Samples
 # Positions of real silence between the audio and the tail. What narrow models make of silence hardly hangs on what was
 # said before it; wider ones begin to doubt that anything was said in a second of speech (README, Decisions).
 _MARGIN_OF_TINY, _MARGIN = 15, 50
-_TINY_STATE = 384  # model width of tiny
 _VALUE_STEP = 0.25  # of the log-mel value of silence; one tail is kept per step
 _LEAST_VALUE = -1.5  # where the loudest frame lies no more than 80 dB above log-mel's own floor; 0.0 is full scale
 
@@ -59,7 +58,7 @@ class WindowEncoder:
         self._context = context
         self._device = model.encoder.positions.device
         self._dtype = model.encoder.positions.dtype
-        self._margin = _MARGIN_OF_TINY if model.dimensions.n_state <= _TINY_STATE else _MARGIN
+        self._margin = _MARGIN_OF_TINY if model.dimensions.is_tiny else _MARGIN
         self._features = LogMel(model.dimensions.n_mels, device=self._device)
         self._tails: dict[int, SilenceTail] = {}
 

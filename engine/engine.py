@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 
 SessionEvent = tuple[str, Event]  # session id and event
 
-_TINY_STATE = 384  # model width of tiny
 _SESSION_FAULT = "The transcription of this session failed. Please start it again."
 
 
@@ -160,6 +159,11 @@ class Engine:
         events += self._close_done()
         suppressed = tuple(event.reason for _, event in events if isinstance(event, Suppressed))
         return events, self._stats(now, started, admitted, effort, suppressed)
+
+    def until_idle(self) -> Iterator[tuple[list[SessionEvent], TickStats]]:
+        """Tick while that does something; for who hands in recordings, not live speech."""
+        while self.has_work():
+            yield self.tick(time.monotonic())
 
     def _listen(self, events: list[SessionEvent]) -> None:
         """Let the speech detector hear what is new, all sessions in one batch."""
@@ -297,7 +301,7 @@ def default_freeze_after_s(dimensions: Dimensions) -> float:
 
     Measured by `tickscribe bench stream --freeze-after-s ...`: README, Decisions.
     """
-    return 0.5 if dimensions.n_state <= _TINY_STATE else 2.0
+    return 0.5 if dimensions.is_tiny else 2.0
 
 
 def _describe(checkpoint: Checkpoint, tokenizer: Tokenizer, runner: ModelRunner) -> ModelInfo:

@@ -442,7 +442,7 @@ class Session:
         if n_prefix and len(fresh) > 1 and all(map(self._is_sign, fresh[0])):
             # A comma behind the committed words is no word of its own, which would shift all those behind it.
             sign = fresh.pop(0)
-            utterance.agreement.committed[-1] += sign
+            utterance.agreement.append_sign(sign)
             n_prefix += len(sign)
             logprobs = logprobs[len(sign) :]
         utterance.logprobs = word_logprobs(fresh, logprobs, self._is_sign)

@@ -27,7 +27,7 @@ from app.bench.machine import describe_machine
 from app.bench.point import Heard, Quality, judge
 from app.bench.process import CpuUse, ServerProcess, cpu_times, free_port, peak_memory_mb, running
 from app.bench.reference import KnownClip, know_clips
-from app.bench.report import TABLE_WIDTH, command_line
+from app.bench.report import TABLE_WIDTH, command_line, engine_flags
 from app.bench.scrape import Work
 from app.bench.streams import compose, most_heard, speech_share
 from engine.config import EngineConfig
@@ -151,9 +151,7 @@ def run(options: Options, *, output: Path | None = None) -> list[Point]:
 def _command(options: Options) -> str:
     defaults = Options(EngineConfig(), options.manifest)
     given = (
-        ("--model", options.engine.model, defaults.engine.model),
-        ("--device", options.engine.device, defaults.engine.device),
-        ("--pause-ms", options.engine.pause_ms, defaults.engine.pause_ms),
+        *engine_flags(options.engine),
         ("--stability", options.stability, defaults.stability),
         ("--streams", options.n_streams, defaults.n_streams),
         ("--max-streams", options.max_streams, defaults.max_streams),

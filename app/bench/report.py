@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.bench.machine import Machine
+from engine.config import EngineConfig
 
 TABLE_WIDTH = 140  # characters that the tables need
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench:\2 -->)", flags=re.DOTALL)
@@ -70,6 +71,18 @@ def command_line(name: str, given: Iterable[tuple[str, object, object]], rest: S
             values = value if isinstance(value, tuple) else (value,)
             words += [f"{flag} {one:g}" if isinstance(one, float) else f"{flag} {one}" for one in values]
     return " ".join([*words, "--", *rest] if rest else words)
+
+
+def engine_flags(engine: EngineConfig) -> tuple[tuple[str, object, object], ...]:
+    """Flags of the engine for `command_line`."""
+    defaults = EngineConfig()
+    return (
+        ("--model", engine.model, defaults.model),
+        ("--device", engine.device, defaults.device),
+        ("--dtype", engine.dtype, defaults.dtype),
+        ("--context", engine.context, defaults.context),
+        ("--pause-ms", engine.pause_ms, defaults.pause_ms),
+    )
 
 
 def fill_readme(readme: Path, reports: Path) -> list[str]:

@@ -9,7 +9,6 @@ with the references.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -150,8 +149,7 @@ def stream_all(engine: Engine, clips: Sequence[Clip]) -> Tally:
 
 def _run_until_idle(engine: Engine, clip: Clip, tally: Tally) -> list[str]:
     finals = []
-    while engine.has_work():
-        events, stats = engine.tick(time.monotonic())
+    for events, stats in engine.until_idle():
         tally.add(stats)
         for _, event in events:
             match event:

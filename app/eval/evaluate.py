@@ -16,7 +16,7 @@ from app.bench.load import Trace
 from app.bench.machine import describe_machine
 from app.bench.point import MAX_LATENESS_S
 from app.bench.reference import speech_span_s
-from app.bench.report import Report, command_line
+from app.bench.report import Report, command_line, engine_flags
 from app.bench.scoring import CHARACTER_LANGUAGES, Scorer
 from app.eval import offline, peer, stepped, streamed
 from app.eval.measures import SpokenWord, read_words, to_timed, word_time_errors
@@ -223,11 +223,7 @@ def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
 def _command(options: Options) -> str:
     defaults = Options(EngineConfig(), options.manifest)
     given = (
-        ("--model", options.engine.model, defaults.engine.model),
-        ("--device", options.engine.device, defaults.engine.device),
-        ("--dtype", options.engine.dtype, defaults.engine.dtype),
-        ("--context", options.engine.context, defaults.engine.context),
-        ("--pause-ms", options.engine.pause_ms, defaults.engine.pause_ms),
+        *engine_flags(options.engine),
         ("--file-pause-ms", options.file_pause_ms, defaults.file_pause_ms),
         ("--pace", options.pace, defaults.pace),
         ("--streams", options.n_streams, defaults.n_streams),

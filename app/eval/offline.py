@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from app.eval.measures import SpokenWord
@@ -37,8 +36,7 @@ def transcribe(engine: Engine, name: str, audio: Samples, language: str | None) 
     engine.finish(name)
     finals: list[Final] = []
     fault: str | None = None
-    while engine.has_work():
-        events, _ = engine.tick(time.monotonic())
+    for events, _ in engine.until_idle():
         for _, event in events:
             if isinstance(event, Final):
                 finals.append(event)

@@ -7,14 +7,12 @@ Delays are those of the rules alone, as on a machine that computes in no time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from app.bench.load import PACKET_SAMPLES, Message, Trace
 from app.eval.streamed import with_tail
 from app.messages import ClosedMessage, EndOfSession, encode
 from app.protocol import fault_of, message_of
 from engine.engine import Engine
-from engine.types import SAMPLE_RATE, Event, Progress, Samples, SessionClosed, SessionSettings, Stability
+from engine.types import SAMPLE_RATE, Progress, Samples, SessionClosed, SessionSettings, Stability
 
 
 def speak(engine: Engine, name: str, audio: Samples, language: str | None, stability: Stability) -> Trace:
@@ -32,25 +30,16 @@ def speak(engine: Engine, name: str, audio: Samples, language: str | None, stabi
     for start in range(0, len(audio), PACKET_SAMPLES):
         packet = audio[start : start + PACKET_SAMPLES]
         engine.push(name, packet)
-        _take(trace, _until_idle(engine), (start + len(packet)) / SAMPLE_RATE)
+        _take(trace, engine, (start + len(packet)) / SAMPLE_RATE)
         if trace.fault:
             return trace
     engine.finish(name)
-    _take(trace, _until_idle(engine), len(audio) / SAMPLE_RATE)
+    _take(trace, engine, len(audio) / SAMPLE_RATE)
     return trace
 
 
-def _until_idle(engine: Engine) -> Iterator[Event]:
-    n_ticks = 0
-    while engine.has_work():
-        n_ticks += 1
-        events, _ = engine.tick(float(n_ticks))  # only the order of requests hangs on it
-        for _, event in events:
-            yield event
-
-
-def _take(trace: Trace, events: Iterator[Event], at_s: float) -> None:
-    for event in events:
+def _take(trace: Trace, engine: Engine, at_s: float) -> None:
+    for event in (event for events, _ in engine.until_idle() for _, event in events):
         match event:
             case SessionClosed():
                 fault = fault_of(event)

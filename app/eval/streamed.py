@@ -78,27 +78,20 @@ def stream_all(
     Raises:
         MediaError: a recording cannot be read.
     """
-    return asyncio.run(_stream_all(url, entries, pace, n_streams, stability, on_done))
 
+    async def speak_all() -> list[Trace]:
+        places = asyncio.Semaphore(n_streams)
 
-async def _stream_all(
-    url: str,
-    entries: Sequence[Entry],
-    pace: float,
-    n_streams: int,
-    stability: Stability,
-    on_done: Callable[[], None],
-) -> list[Trace]:
-    places = asyncio.Semaphore(n_streams)
+        async def speak(entry: Entry) -> Trace:
+            async with places:
+                audio = with_tail(await asyncio.to_thread(load_audio, entry.path))
+                trace = await speak_alone(native.NativeDialect(url, entry.language, stability), audio, pace=pace)
+            on_done()
+            return trace
 
-    async def speak(entry: Entry) -> Trace:
-        async with places:
-            audio = with_tail(await asyncio.to_thread(load_audio, entry.path))
-            trace = await speak_alone(native.NativeDialect(url, entry.language, stability), audio, pace=pace)
-        on_done()
-        return trace
+        return await asyncio.gather(*(speak(entry) for entry in entries))
 
-    return await asyncio.gather(*(speak(entry) for entry in entries))
+    return asyncio.run(speak_all())
 
 
 def with_tail(audio: Samples) -> Samples:
