@@ -32,7 +32,6 @@ from engine.types import (
     SAMPLE_RATE,
     CloseReason,
     Event,
-    Final,
     Request,
     Samples,
     SessionClosed,
@@ -186,14 +185,7 @@ class Engine:
                 requests, told = stream.session.advance(now)
                 for request in requests:
                     self._scheduler.submit(request)
-                events += _tagged(stream.session, self._forget_final(stream.session, told))
-
-    def _forget_final(self, session: Session, events: list[Event]) -> list[Event]:
-        """An utterance that is final asks for nothing more."""
-        for event in events:
-            if isinstance(event, Final):
-                self._scheduler.forget((session.id, event.utterance_id))
-        return events
+                events += _tagged(stream.session, told)
 
     def _apply(self, sequence: Sequence, events: list[SessionEvent]) -> None:
         stream = self._streams.get(sequence.request.session_id)
@@ -201,7 +193,7 @@ class Engine:
             return  # another result of this tick was its fault
         with self._isolated(stream, events):
             told = stream.session.apply(sequence.request, sequence.to_hypothesis())
-            events += _tagged(stream.session, self._forget_final(stream.session, told))
+            events += _tagged(stream.session, told)
         self._fresh = True  # the session may want its next request
 
     def _tell_retries(self, retried: list[Sequence], events: list[SessionEvent]) -> None:

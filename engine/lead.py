@@ -1,9 +1,12 @@
 """What the model is shown once more before an utterance: the words said just before it, and their audio.
 
 Whoever pauses for half a second in the middle of a sentence begins an utterance there, and a window that begins in the
-middle of a sentence is transcribed badly. So the window of an utterance that follows soon, and is still short, begins a
-few words earlier; these words are forced, like committed ones, and appear in no event. Pure. One `LastWords` belongs to
-one session.
+middle of a sentence is transcribed badly. So the window of an utterance that follows soon, and is still short, begins
+earlier; the words said there are forced, like committed ones, and appear in no event.
+
+Where it can, it begins where the window before it began: what was encoded for that one is in the cache, so that the
+context of many utterances costs no more than that of one. When it has become too long, a new one begins with the last
+few words. Pure. One `LastWords` belongs to one session.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from dataclasses import dataclass, replace
 
 from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Hypothesis, Word
 
-LONGEST_LEAD = 8 * SAMPLE_RATE  # from its beginning to the utterance
-LONGEST_LED_WINDOW = 12 * SAMPLE_RATE  # an utterance that has grown has context of its own
-_LONGEST_GAP = 3 * SAMPLE_RATE // 2  # between two words; what lies further back is another matter
+LONGEST_LEAD = 20 * SAMPLE_RATE  # from its beginning to the utterance
+LONGEST_LED_WINDOW = 28 * SAMPLE_RATE  # an utterance that has grown has context of its own
+SHORT_WINDOW = 12 * SAMPLE_RATE  # where none may be longer, a lead counts within the length of its utterance
+_LONGEST_NEW_LEAD = 8 * SAMPLE_RATE
+_LONGEST_GAP = 3 * SAMPLE_RATE  # between two words; what lies further back is another matter
 _MARGIN = SAMPLE_RATE // 5  # before the first word, so that it keeps its first sound
-_MOST_WORDS = 64
+_MOST_TOKENS = 112  # half of what a window may have
+_MOST_WORDS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +42,43 @@ class LastWords:
         """Begin a session.
 
         Args:
-            longest: window that there may be; a lead is at most eight seconds of thirty.
+            longest: window that there may be; leads are bounded by their share of thirty seconds.
         """
-        self._longest = longest * LONGEST_LEAD // MAX_WINDOW_SAMPLES
+        self._longest_new = longest * _LONGEST_NEW_LEAD // MAX_WINDOW_SAMPLES
+        self._longest = longest * LONGEST_LEAD // MAX_WINDOW_SAMPLES if longest > SHORT_WINDOW else self._longest_new
         self._words: deque[Word] = deque(maxlen=_MOST_WORDS)
+        self._window_start = 0
 
-    def note(self, words: Iterable[Word]) -> None:
-        """Take the words of a final, in order of time."""
+    def note(self, words: Iterable[Word], window_start: int) -> None:
+        """Take the words of a final, in order of time, and where the window that told them began."""
         self._words += words
+        self._window_start = window_start
 
     def before(self, start: int) -> Lead | None:
         """Return the words that lead to an utterance which starts at sample `start`; None where none do."""
-        taken = list[Word]()
-        earlier: Word | None = None
-        for word in reversed(self._words):
-            next_start = taken[-1].start if taken else start
-            if next_start - word.end > _LONGEST_GAP or start - word.start > self._longest - _MARGIN:
-                earlier = word
-                break
-            taken.append(word)
+        taken, earlier = self._back_to(self._window_start, start)
+        reaches_back = earlier is None or earlier.start < self._window_start
+        n_tokens = sum(len(word.tokens) for word in taken)
+        if taken and reaches_back and start - self._window_start <= self._longest and n_tokens <= _MOST_TOKENS:
+            return _lead(self._window_start, taken)
+        taken, earlier = self._back_to(start - self._longest_new + _MARGIN, start)
         if not taken:
             return None
-        begin = max(0, taken[-1].start - _MARGIN, earlier.end if earlier else 0)
-        return Lead(min(begin, taken[-1].start), tuple(token for word in reversed(taken) for token in word.tokens))
+        return _lead(max(0, taken[0].start - _MARGIN, earlier.end if earlier else 0), taken)
+
+    def _back_to(self, begin: int, start: int) -> tuple[list[Word], Word | None]:
+        """Return the words that follow each other from sample `begin` to `start`, and the one before them."""
+        taken = deque[Word]()
+        for word in reversed(self._words):
+            next_start = taken[0].start if taken else start
+            if next_start - word.end > _LONGEST_GAP or word.start < begin:
+                return list(taken), word
+            taken.appendleft(word)
+        return list(taken), None
+
+
+def _lead(begin: int, words: Sequence[Word]) -> Lead:
+    return Lead(min(begin, words[0].start), tuple(token for word in words for token in word.tokens))
 
 
 def without_lead(

@@ -49,7 +49,7 @@ from engine.types import POSITION_SAMPLES, Request, Window, Word
 logger = logging.getLogger(__name__)
 
 _CPU_POSITIONS = 256  # in one tick: about 0.05 s of one core with tiny.en
-_CPU_SLOTS = 16  # more would wait for each other
+_CPU_SLOTS = 32  # a session that finds its row again need not encode again what was said before
 _MOST_SLOTS = 256
 _CACHE_SHARE = 0.25  # of a GPU's free memory
 _SCORED_AT_ONCE = {"cpu": 16, "cuda": 512}  # states of the decoder; the scores of 16 take 3.3 MB
@@ -402,7 +402,7 @@ def default_threads() -> int:
 
 
 def default_slots(dimensions: Dimensions, device: torch.device, dtype: torch.dtype) -> int:
-    """Return how many windows are decoded at once: 16 on a CPU, on a GPU what fits a quarter of its free memory."""
+    """Return how many windows are decoded at once: 32 on a CPU, on a GPU what fits a quarter of its free memory."""
     if device.type == "cpu":
         return _CPU_SLOTS
     n_fitting = int(_CACHE_SHARE * free_bytes(device)) // KVCache.row_bytes(dimensions, dtype)

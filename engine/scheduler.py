@@ -10,8 +10,8 @@ leave the running batch in any round; the rounds of the running rows go on besid
 Order of admission: finals, and what may become one, before partials; then whoever has waited longest. A partial whose
 utterance asks for its final meanwhile is worthless; it is evicted when the final is submitted.
 
-A row keeps what was encoded into it after its sequence is done. When the utterance asks again, the same row is lent:
-the same window is not encoded again, and of a longer one only what is not frozen (`Held`).
+A row keeps what was encoded into it after its sequence is done. When its session asks again for a window that begins
+there, the same row is lent: the same window is not encoded again, and of a longer one only what is not frozen (`Held`).
 
 Law: a sequence is in exactly one of waiting, running, finished; it holds a slot exactly while it runs (Status says how
 far it is).
@@ -19,6 +19,7 @@ far it is).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -110,16 +111,20 @@ class Held:
     """What the audio part of a row holds, also after its sequence is done.
 
     Attributes:
-        utterance: session and utterance id.
+        session_id: whose it is.
         window: what was encoded into the row last.
         n_frozen: so many positions had enough audio to their right when they were encoded; partials reuse them.
-        is_whole: every position was encoded with the whole window in view, as finals want it.
+        first_fresh: the position from which on all were encoded with the whole window in view.
     """
 
-    utterance: tuple[str, int]
+    session_id: str
     window: Window
     n_frozen: int
-    is_whole: bool
+    first_fresh: int
+
+    def suits(self, request: Request) -> bool:
+        """Whether all that wants it was encoded with the whole window in view."""
+        return not request.wants_whole or self.first_fresh <= request.n_final_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +195,7 @@ class Scheduler:
         self._freeze_after = freeze_after
         self._max_positions = max_positions
         self._held: dict[int, Held] = {}  # by row
-        self._rows: dict[tuple[str, int], int] = {}  # utterance -> the row that holds its newest window
+        self._rows: dict[tuple[str, int], int] = {}  # session and first sample of a window -> the row that holds it
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
 
@@ -207,15 +212,7 @@ class Scheduler:
     def abort(self, session_id: str) -> None:
         """Drop everything of a session, so that another one may have its name."""
         self._evict(lambda request: request.session_id == session_id)
-        for utterance in [u for u in self._rows if u[0] == session_id]:
-            self.forget(utterance)
-
-    def forget(self, utterance: tuple[str, int]) -> None:
-        """The utterance will ask for nothing more: its row is free for anybody."""
-        row = self._rows.pop(utterance, None)
-        if row is not None:
-            del self._held[row]
-            self.slots.offer_first(row)
+        self._forget(session_id)
 
     def admit(self) -> list[Sequence]:
         """Give slots to as many as there are free ones; return who was admitted: those that are ENCODING need it."""
@@ -223,7 +220,7 @@ class Scheduler:
         n_admitted = self._n_fitting()
         admitted, self.waiting = self.waiting[:n_admitted], self.waiting[n_admitted:]
         for sequence in sorted(admitted, key=lambda s: self._held_row(s) is None):
-            self._place(sequence)  # rows that hold something for their utterance first, before others take them
+            self._place(sequence)  # rows that hold something for their window first, before others take them
         self.running += admitted
         return admitted
 
@@ -279,8 +276,8 @@ class Scheduler:
         return len(candidates)
 
     def _held_row(self, sequence: Sequence) -> int | None:
-        """Return the free row that holds audio of the sequence's utterance."""
-        row = self._rows.get(_utterance(sequence.request))
+        """Return the free row that holds the beginning of the sequence's window."""
+        row = self._rows.get(_beginning(sequence.request))
         return row if row is not None and self.slots.is_free(row) else None
 
     def _place(self, sequence: Sequence) -> None:
@@ -291,7 +288,7 @@ class Scheduler:
         sequence.slot = self.slots.acquire(row)
         if sequence.full_context:
             held = None
-        if held and held.window == request.window and (held.is_whole or not request.wants_whole):
+        if held and held.window == request.window and held.suits(request):
             sequence.status = Status.ENCODED
             return
         sequence.status = Status.ENCODING
@@ -300,19 +297,32 @@ class Scheduler:
 
     def _first_position(self, request: Request, held: Held | None) -> int:
         """Return how many positions of the row may stay as they are."""
-        grows = held is not None and held.window.start == request.window.start and held.window.end < request.window.end
-        return held.n_frozen if held is not None and grows and not request.wants_whole else 0
+        if held is None or held.window.end > request.window.end:
+            return 0
+        return min(held.n_frozen, request.n_final_positions) if request.wants_whole else held.n_frozen
 
     def _hold(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
         request, row = sequence.request, sequence.slot.index
         if row in self._held:
-            del self._rows[self._held[row].utterance]
-        self.forget(_utterance(request))
+            self._forget_row(row)
+        # Windows of a session begin ever later; one that began before is hardly asked for again, and then encoded anew.
+        self._forget(request.session_id, before=request.window.start + 1)
         settled = request.window.end - request.window.start - self._freeze_after
         n_frozen = max(0, settled // POSITION_SAMPLES) if self._freeze_after else 0
-        self._held[row] = Held(_utterance(request), request.window, n_frozen, is_whole=sequence.first_position == 0)
-        self._rows[_utterance(request)] = row
+        self._held[row] = Held(request.session_id, request.window, n_frozen, sequence.first_position)
+        self._rows[_beginning(request)] = row
+
+    def _forget(self, session_id: str, before: float = math.inf) -> None:
+        """What the session's rows hold of windows that begin before a sample is worth nothing any more."""
+        for row, held in list(self._held.items()):
+            if held.session_id == session_id and held.window.start < before:
+                self._forget_row(row)
+                self.slots.offer_first(row)
+
+    def _forget_row(self, row: int) -> None:
+        held = self._held.pop(row)
+        del self._rows[held.session_id, held.window.start]
 
     def _evict(self, matches: Callable[[Request], bool]) -> None:
         self.waiting = [s for s in self.waiting if not matches(s.request)]
@@ -327,6 +337,10 @@ class Scheduler:
 
 def _utterance(request: Request) -> tuple[str, int]:
     return request.session_id, request.utterance_id
+
+
+def _beginning(request: Request) -> tuple[str, int]:
+    return request.session_id, request.window.start
 
 
 def _enter(sequence: Sequence, gain: Gain) -> None:

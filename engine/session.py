@@ -32,7 +32,7 @@ from engine.history import History
 from engine.holes import SpeechLog, find_hole
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
-from engine.lead import LONGEST_LEAD, LONGEST_LED_WINDOW, LastWords, Lead, without_lead
+from engine.lead import LONGEST_LEAD, LONGEST_LED_WINDOW, SHORT_WINDOW, LastWords, Lead, without_lead
 from engine.showing import Showing, are_certain, with_forms, word_logprobs
 from engine.types import (
     SAMPLE_RATE,
@@ -96,6 +96,7 @@ class Utterance:
         n_told: committed tokens that it had.
         final: set once the text is final, until it may be emitted.
         said: the hypothesis that became final, where one did.
+        window_start: of the window that told it.
     """
 
     id: int
@@ -122,6 +123,7 @@ class Utterance:
     n_told: int = 0
     final: Final | None = None
     said: Hypothesis | None = None
+    window_start: int = 0
 
     def go_alone(self) -> None:
         """Ask once more, without what led to it: behind a complete sentence the model may take it for nothing."""
@@ -345,7 +347,7 @@ class Session:
     def _cuts(self, utterance: Utterance) -> CutRules:
         """How long the utterance may grow: its lead has room in the window where windows are always short."""
         led = utterance.start - utterance.lead.start if utterance.lead else 0
-        return CutRules(self._longest - led if self._longest <= LONGEST_LED_WINDOW else self._longest)
+        return CutRules(self._longest - led if self._longest <= SHORT_WINDOW else self._longest)
 
     def _is_full(self, utterance: Utterance, window: Window) -> bool:
         """Whether the window shows all that can be heard of the utterance until it is cut."""
@@ -377,6 +379,7 @@ class Session:
             history=utterance.history,
             hotwords=self._hotwords,
             n_lead=len(lead),
+            own_start=utterance.rest_start,
         )
 
     # ------------------------------------------------------------------------------------------ hypotheses in
@@ -494,13 +497,13 @@ class Session:
             utterance.rest_start = hole.start
             return False
         whole = joined(utterance.settled, hypothesis)
-        utterance.said = whole
+        utterance.said, utterance.window_start = whole, request.window.start
         utterance.final = self._final(utterance, whole.tokens, whole.words, whole.language)
         return True
 
-    def _learn(self, said: Hypothesis, end: int) -> None:
+    def _learn(self, said: Hypothesis, window_start: int, end: int) -> None:
         """Take what became final for the beginning of what is asked for next."""
-        self._last_words.note(said.words)
+        self._last_words.note(said.words, window_start)
         if said.tokens:
             self._language = said.language
             self._history.note(said.tokens, said, end)
@@ -540,7 +543,7 @@ class Session:
             return self._emit_partial(utterance, window, hypothesis)  # there is room: look again a little later
         self._close(cut, EndReason.MAX_LENGTH)
         tokens = tuple(token for word in kept for token in word.tokens)
-        utterance.said = replace(hypothesis, tokens=tokens, words=kept)
+        utterance.said, utterance.window_start = replace(hypothesis, tokens=tokens, words=kept), window.start
         utterance.final = self._final(utterance, tokens, kept, hypothesis.language)
         events = self._emit_finals()
         # What follows was heard with what came before it in view; the next window is not asked again.
@@ -558,8 +561,9 @@ class Session:
     def _emit_finals(self) -> list[Event]:
         events: list[Event] = []
         while self._utterances and (final := self._utterances[0].final):
-            if said := self._utterances.popleft().said:
-                self._learn(said, final.end)
+            utterance = self._utterances.popleft()
+            if utterance.said:
+                self._learn(utterance.said, utterance.window_start, final.end)
             events.append(final)
         return events
 

@@ -153,6 +153,7 @@ class Request:
         wants_words: the hypothesis is to carry word times.
         is_final: the utterance is over; somebody waits for exactly this result.
         ready_at: when the request became possible, in the engine's `now`; for queue wait and fairness.
+        own_start: sample at which the utterance itself begins; what lies before it is final.
     """
 
     session_id: str
@@ -171,6 +172,7 @@ class Request:
     history: tuple[int, ...] = ()
     hotwords: Hotwords | None = None
     n_lead: int = 0
+    own_start: int = 0
 
     @property
     def n_committed(self) -> int:
@@ -179,8 +181,13 @@ class Request:
 
     @property
     def wants_whole(self) -> bool:
-        """What may become final is encoded with the whole window in view; nothing frozen is reused."""
+        """What may become final is encoded with the whole window in view; nothing frozen is reused of it."""
         return self.is_final or self.wants_words
+
+    @property
+    def n_final_positions(self) -> int:
+        """Encoder positions at the beginning of the window whose text is final."""
+        return max(0, self.own_start - self.window.start) // POSITION_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)

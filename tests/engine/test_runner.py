@@ -383,4 +383,4 @@ def test_a_gpu_has_as_many_slots_as_fit_a_quarter_of_its_free_memory(
 ) -> None:
     monkeypatch.setattr("engine.runner.free_bytes", lambda device: int(free_gb * 1e9))
     assert default_slots(tiny_en.dimensions, torch.device("cuda"), torch.float16) == n_slots
-    assert default_slots(tiny_en.dimensions, torch.device("cpu"), torch.float32) == 16
+    assert default_slots(tiny_en.dimensions, torch.device("cpu"), torch.float32) == 32

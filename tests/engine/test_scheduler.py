@@ -29,6 +29,7 @@ def make_request(
     is_final: bool = False,
     wants_words: bool = False,
     ready_at: float = 0.0,
+    own_start: int = 0,
 ) -> Request:
     return Request(
         session_id=session_id,
@@ -41,6 +42,7 @@ def make_request(
         wants_words=is_final or wants_words,
         is_final=is_final,
         ready_at=ready_at,
+        own_start=own_start,
     )
 
 
@@ -86,19 +88,29 @@ class Row:
         ends: (n_positions,) int64: per position the end of the window that was in view when it was encoded.
     """
 
-    utterance: tuple[str, int]
+    session: str
     window: Window
     ends: NDArray[np.int64]
 
     def n_kept(self, request: Request, freeze_after: int) -> int:
         """Leading positions that need not be encoded again."""
-        is_whole = bool((self.ends == self.window.end).all())
+        own = self.ends[request.n_final_positions :]
+        is_whole = bool((own == self.window.end).all())
         if self.window == request.window and (is_whole or not request.wants_whole):
             return len(self.ends)
-        if self.window.end >= request.window.end or request.wants_whole or not freeze_after:
+        if self.window.end > request.window.end or not freeze_after:
             return 0
         position_ends = self.window.start + POSITION_SAMPLES * (1 + np.arange(len(self.ends)))
-        return int((self.ends - position_ends >= freeze_after).cumprod().sum())
+        n_frozen = int((self.window.end - position_ends >= freeze_after).cumprod().sum())
+        return min(n_frozen, request.n_final_positions) if request.wants_whole else n_frozen
+
+
+def beginning(row: Row) -> tuple[str, int]:
+    return row.session, row.window.start
+
+
+def beginning_of(sequence: Sequence) -> tuple[str, int]:
+    return sequence.request.session_id, sequence.request.window.start
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -117,10 +129,14 @@ class AnyOrder(RuleBasedStateMachine):
         utterance=st.integers(0, 1),
         is_final=st.booleans(),
         wants_words=st.booleans(),
+        start_s=st.sampled_from([0, 9]),
         seconds=st.integers(1, 6),
+        lead_s=st.integers(0, 4),
     )
-    def submit(self, session: str, utterance: int, is_final: bool, wants_words: bool, seconds: int) -> None:
-        start = utterance * 9 * SAMPLE_RATE
+    def submit(
+        self, session: str, utterance: int, is_final: bool, wants_words: bool, start_s: int, seconds: int, lead_s: int
+    ) -> None:
+        start = start_s * SAMPLE_RATE
         request = make_request(
             session,
             utterance,
@@ -128,6 +144,7 @@ class AnyOrder(RuleBasedStateMachine):
             is_final=is_final,
             wants_words=wants_words,
             ready_at=next(self.clock),
+            own_start=start + lead_s * SAMPLE_RATE,
         )
         self.scheduler.submit(request)
         mine = [s.request for s in self.live() if utterance_of(s) == (session, utterance)]
@@ -137,24 +154,19 @@ class AnyOrder(RuleBasedStateMachine):
     def abort(self, session: str) -> None:
         self.scheduler.abort(session)
         assert session not in keys(self.live())
-        self.rows = {index: row for index, row in self.rows.items() if row.utterance[0] != session}
-
-    @rule(session=st.sampled_from("abc"), utterance=st.integers(0, 1))
-    def forget(self, session: str, utterance: int) -> None:
-        if (session, utterance) not in map(utterance_of, self.live()):
-            self.scheduler.forget((session, utterance))
-            self.rows = {index: row for index, row in self.rows.items() if row.utterance != (session, utterance)}
+        self.rows = {index: row for index, row in self.rows.items() if row.session != session}
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data())
     def tick(self, data: st.DataObject) -> None:
         waiting, n_free = list(self.scheduler.waiting), self.scheduler.slots.n_free
-        held = {row.utterance: row for row in self.rows.values()}
+        lent = {s.slot.index for s in self.scheduler.running if s.slot}
+        held = {beginning(row): row for index, row in self.rows.items() if index not in lent}
         admitted = self.scheduler.admit()
         assert len(admitted) == min(len(waiting), n_free)
         self.check_admission(admitted, waiting)
-        for sequence in admitted:
-            self.encode(sequence, held.get(utterance_of(sequence)))
+        for sequence in sorted(admitted, key=lambda s: beginning_of(s) not in held):
+            self.encode(sequence, held.pop(beginning_of(sequence), None))
         for _ in range(data.draw(st.integers(0, 3))):  # while the encoder is at work
             self.decode(data)
         self.scheduler.mark_encoded()
@@ -194,8 +206,10 @@ class AnyOrder(RuleBasedStateMachine):
             ends[:n_kept] = held.ends[:n_kept]
         assert (sequence.status is Status.ENCODING) == (n_kept < n_positions)
         assert sequence.status is not Status.ENCODING or sequence.first_position == n_kept
-        self.rows = {index: row for index, row in self.rows.items() if row is not held}
-        self.rows[sequence.slot.index] = Row(utterance_of(sequence), request.window, ends)
+        if sequence.status is Status.ENCODING:  # nobody asks again for what began before
+            session, start = beginning_of(sequence)
+            self.rows = {i: row for i, row in self.rows.items() if row.session != session or row.window.start > start}
+        self.rows[sequence.slot.index] = Row(request.session_id, request.window, ends)
 
     def live(self) -> list[Sequence]:
         live = self.scheduler.waiting + self.scheduler.running
@@ -428,13 +442,35 @@ def test_an_utterance_finds_its_row_while_others_are_free() -> None:
             assert row_and_first(scheduler, growing(seconds, session)) == expected
 
 
-def test_the_row_of_a_finished_utterance_goes_first() -> None:
+def test_the_row_of_a_session_that_is_gone_goes_first() -> None:
     scheduler = Scheduler(2, freeze_after=SAMPLE_RATE)
     for session in "ab":
         row_and_first(scheduler, growing(2, session))
-    scheduler.forget(("b", 0))
+    scheduler.abort("b")
     row_and_first(scheduler, growing(2, "c"))
     assert row_and_first(scheduler, growing(3, "a"))[1] == 50
+
+
+def test_the_row_of_a_window_that_began_earlier_goes_first() -> None:
+    scheduler = Scheduler(3, freeze_after=SAMPLE_RATE)
+    row_and_first(scheduler, growing(2, "a"))
+    row_and_first(scheduler, growing(2, "b"))
+    row_and_first(scheduler, make_request("b", window=Window(SAMPLE_RATE, 4 * SAMPLE_RATE)))
+    row_and_first(scheduler, growing(2, "c"))
+    assert row_and_first(scheduler, growing(3, "a"))[1] == 50
+
+
+def test_what_leads_to_an_utterance_stays_as_it_was_encoded_for_the_one_before() -> None:
+    scheduler = Scheduler(2, freeze_after=SAMPLE_RATE)
+    row_and_first(scheduler, growing(5, is_final=True))
+    second = {"utterance_id": 1, "own_start": 11 * SAMPLE_RATE // 2}
+    begins = [
+        row_and_first(scheduler, make_request(window=Window(0, seconds * SAMPLE_RATE), is_final=final, **second))[1]
+        for seconds, final in ((7, False), (9, False), (9, True))
+    ]
+    assert begins == [200, 300, 275], "of the final all that is the utterance's own is encoded whole"
+    scheduler.submit(make_request(window=Window(0, 9 * SAMPLE_RATE), is_final=True, **second))
+    assert n_to_encode(scheduler) == 0
 
 
 def test_a_window_whose_text_looks_wrong_is_tried_once_more_with_full_context() -> None:

@@ -121,6 +121,8 @@ class Play:
         assert window.end <= self.n_pushed
         audio = self.decoder.recording.samples[window.start : window.end]
         assert np.array_equal(request.audio[: len(audio)], audio) and not request.audio[len(audio) :].any()
+        lead = request.prefix[: request.n_lead]
+        assert list(lead) == sorted(set(lead)), "what was said before, in the order of speech"
         self.requests.append(request)
         self.session.start(request)
         assert isinstance(self.delays, itertools.chain)
@@ -658,7 +660,7 @@ def test_a_short_utterance_after_a_short_pause_is_shown_with_the_words_before_it
 @pytest.mark.parametrize(
     ("recording", "chosen"),
     [
-        (record([Phrase(600, (300,) * 4), Phrase(3000, (300,) * 4)], trailing_ms=900), {}),
+        (record([Phrase(600, (300,) * 4), Phrase(4000, (300,) * 4)], trailing_ms=900), {}),
         (TWO_PHRASES, {"language": None}),  # the words before would tell the language
         (TWO_PHRASES, {"previous_text": True}),  # they are told already
     ],
@@ -669,14 +671,31 @@ def test_an_utterance_by_itself_has_no_lead(recording: Recording, chosen: dict[s
     assert playing.said == list(range(8))
 
 
+def test_windows_begin_where_the_one_before_began_until_that_is_too_long_ago() -> None:
+    recording = record([Phrase(900, (300,) * 6)] * 20, trailing_ms=1000)
+    playing = led(recording)
+    starts = [request.window.start for request in playing.requests]
+    assert starts == sorted(starts) and 2 <= len(set(starts)) <= 5
+    assert all(request.own_start - request.window.start <= ms(20_000) for request in playing.requests)
+    assert playing.said == list(recording.tokens)
+
+
+def test_what_leads_to_an_utterance_is_in_the_order_of_speech_whichever_answer_came_first() -> None:
+    recording = record([Phrase(600, (300,) * 4)] + [Phrase(900, (300,) * 4)] * 2, trailing_ms=900)
+    playing = play(recording, interim=False, language="en", delays=(30, 0))
+    assert [request.n_lead for request in playing.requests] == [0, 0, 4], "the second did not wait for the first"
+    assert playing.requests[-1].prefix == (4, 5, 6, 7)
+    assert playing.said == list(recording.tokens)
+
+
 def test_an_utterance_that_has_grown_needs_no_lead() -> None:
-    recording = record([Phrase(600, (300,) * 4), Phrase(900, (300,) * 50)], trailing_ms=900)
+    recording = record([Phrase(600, (300,) * 50), Phrase(900, (300,) * 50)], trailing_ms=900)
     playing = led(recording)
     of_second = [request for request in playing.requests if request.utterance_id == 1]
-    assert of_second[0].n_lead == 4 and of_second[-1].n_lead == 0
+    assert of_second[0].n_lead == 50 and of_second[-1].n_lead == 0
     assert of_second[-1].window.start == playing.finals[1].start
-    assert all(request.window.end - request.window.start <= ms(12_000) for request in of_second if request.n_lead)
-    assert playing.said == list(range(54))
+    assert all(request.window.end - request.window.start <= ms(28_000) for request in of_second if request.n_lead)
+    assert playing.said == list(range(100))
 
 
 class ContentDecoder(ScriptedDecoder):
@@ -879,4 +898,4 @@ def test_answered_audio_is_forgotten() -> None:
     held = playing.session._audio
     assert held.end - held.start < 2 * SAMPLE_RATE
     held = led(recording).session._audio
-    assert held.end - held.start < 10 * SAMPLE_RATE, "the next utterance may be shown with what was said before"
+    assert held.end - held.start < 22 * SAMPLE_RATE, "the next utterance may be shown with what was said before"
