@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.checkpoint import Checkpoint, Dimensions
-from engine.quantisation import QuantisedLinear, quantise_linears
+from engine.quantisation import QuantisedLinear, quantise_products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,7 +217,7 @@ class Decoder(nn.Module):
 
     def quantise(self) -> None:
         """Switch all products, the output head included, to int8."""
-        quantise_linears(self)
+        quantise_products(self)
         self._quantised_head = QuantisedLinear(self.embedding.weight, None)
 
     def cross_keys_values(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -278,7 +278,7 @@ class Whisper(nn.Module):
 
     def quantise(self) -> None:
         """Switch the products of encoder and decoder to int8; everything else stays as it is."""
-        quantise_linears(self.encoder)
+        quantise_products(self.encoder)
         self.decoder.quantise()
 
 

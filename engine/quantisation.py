@@ -1,4 +1,4 @@
-"""Linear layers in int8 on a CPU: the one file that knows PyTorch's quantisation operators.
+"""Linear layers and convolutions in int8 on a CPU: the one file that knows PyTorch's quantisation operators.
 
 Weights are quantised once, per output channel. Activations are quantised on the fly, per row: each row is brought to
 -1..1 by its own largest value before the product, and back behind it, so that no row's rounding hangs on what its
@@ -47,15 +47,34 @@ class QuantisedLinear(nn.Module):
         return product.mul_(peak) if self._bias is None else torch.addcmul(self._bias, product, peak)
 
 
+class QuantisedConv1d(nn.Module):
+    """Stands for an nn.Conv1d without padding: one product, each row all that the kernel sees at one place."""
+
+    def __init__(self, conv: nn.Conv1d) -> None:
+        super().__init__()
+        weight = conv.weight.transpose(1, 2)  # (out, kernel, in), as the frames lie in memory
+        self._product = QuantisedLinear(weight.flatten(1), conv.bias)
+        self._width = conv.kernel_size[0] * conv.in_channels
+        self._step = conv.stride[0] * conv.in_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in, n) float32 -> (N, out, n')."""
+        seen = x.transpose(1, 2).flatten(1).unfold(1, self._width, self._step)  # (N, n', kernel * in)
+        return self._product(seen).transpose(1, 2)  # type: ignore[no-any-return]
+
+
 def is_available() -> bool:
     """Whether this build of PyTorch has the operators for this processor."""
     return torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
-def quantise_linears(module: nn.Module) -> None:
-    """Replace every nn.Linear below `module`."""
+def quantise_products(module: nn.Module) -> None:
+    """Replace every nn.Linear and nn.Conv1d below `module`."""
     for name, child in module.named_children():
-        if isinstance(child, nn.Linear):
-            setattr(module, name, QuantisedLinear(child.weight, child.bias))
-        else:
-            quantise_linears(child)
+        match child:
+            case nn.Linear():
+                setattr(module, name, QuantisedLinear(child.weight, child.bias))
+            case nn.Conv1d():
+                setattr(module, name, QuantisedConv1d(child))
+            case _:
+                quantise_products(child)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from engine import quantisation
-from engine.quantisation import QuantisedLinear, quantise_linears
+from engine.quantisation import QuantisedConv1d, QuantisedLinear, quantise_products
 
 pytestmark = pytest.mark.skipif(not quantisation.is_available(), reason="no int8 operators for this processor")
 
@@ -53,8 +53,27 @@ def test_a_constant_row_is_no_trouble(value: float) -> None:
     )
 
 
-def test_every_linear_layer_is_replaced() -> None:
-    module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.GELU(), nn.Linear(8, 4)))
-    quantise_linears(module)
+@torch.inference_mode()
+@given(
+    seed=st.integers(0, 1_000),
+    shape=st.tuples(st.integers(1, 3), st.integers(3, 12)),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+)
+def test_convolutions_come_close_to_those_of_float32(
+    seed: int, shape: tuple[int, int], kernel: int, stride: int
+) -> None:
+    torch.manual_seed(seed)
+    conv = nn.Conv1d(40, 48, kernel, stride=stride)
+    x = torch.randn(shape[0], 40, shape[1])
+    exact, found = conv(x), QuantisedConv1d(conv)(x)
+    assert found.shape == exact.shape
+    error = (exact - found).norm(dim=1) / exact.norm(dim=1)
+    assert error.max() < 0.05
+
+
+def test_every_product_is_replaced() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.GELU(), nn.Linear(8, 4)), nn.Conv1d(4, 4, 3))
+    quantise_products(module)
     kinds = {type(part) for part in module.modules()}
-    assert QuantisedLinear in kinds and nn.Linear not in kinds
+    assert {QuantisedLinear, QuantisedConv1d} < kinds and not {nn.Linear, nn.Conv1d} & kinds
