@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,11 @@ from app.bench.machine import describe_machine
 from app.bench.peer_environment import prepare_weights
 from app.bench.peer_files import ctranslate2_encoder_ms
 from app.bench.report import Report
+from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Context, EngineConfig, Precision
+from engine.model import Whisper
+from engine.ragged import RaggedWindows
 from engine.registry import load_model
 from engine.runner import ModelRunner, default_threads
 from engine.scheduler import Scheduler
@@ -89,6 +93,7 @@ def run(
             bench = _Bench(checkpoint, replace(config, dtype=dtype, context=context, n_slots=n_rows), speeds)
             lengths = seconds if context is Context.TAIL else (30,)  # padded windows all take the same
             encoder_rows += [bench.encoder(s, b) for s in lengths for b in batches]
+        encoder_rows += _of_bare_encoder(checkpoint, dtype, seconds, speeds)
         decoder_rows += [bench.decoder(b) for b in decode_batches]
     if peers_dir:
         encoder_rows += _of_ctranslate2(config, checkpoint, seconds, speeds, peers_dir)
@@ -120,6 +125,30 @@ def run(
         ),
         rows=tuple(asdict(row) for row in decoder_rows),
     ).publish(decoder_output)
+
+
+def _of_bare_encoder(
+    checkpoint: Checkpoint, dtype: Precision, seconds: Sequence[float], speeds: Speeds
+) -> list[EncoderRow]:
+    """Our encoder on the windows that CTranslate2 gets: features given, cut, no tail, and nothing for the decoder."""
+    cpu = torch.device("cpu")
+    dimensions = checkpoint.dimensions
+    model = Whisper(checkpoint, device=cpu, dtype=torch.float32)
+    if dtype is Precision.INT8:
+        model.quantise()
+    cache = KVCache(dimensions, 1, device=cpu, dtype=torch.float32)
+    rows = []
+    for s in seconds:
+        n_positions = int(50 * s)
+        cache.lay_out([0], [n_positions], [None])
+        frames = torch.randn(1, dimensions.n_mels, 2 * n_positions + 3, generator=torch.Generator().manual_seed(0))
+        windows = RaggedWindows(frames, [0], [slice(0, n_positions)], cache)
+        with torch.inference_mode():
+            model.encoder(windows)
+            ms = 1000 * _least_seconds(partial(model.encoder, windows))
+        floor_ms = encoder_flop(dimensions, n_positions, Context.TAIL) / speeds.product_gflops / 1e6
+        rows.append(EncoderRow(s, 1, "cut", dtype.value, ms, floor_ms))
+    return rows
 
 
 def _of_ctranslate2(
