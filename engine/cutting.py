@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Segment, Window, Word
 
@@ -91,6 +91,25 @@ def n_settled(words: Sequence[Word], window: Window) -> int:
 def is_settled(word: Word, window: Window) -> bool:
     """Whether so much audio was heard behind the word that more will hardly change it."""
     return word.end <= window.end - _RIGHT_CONTEXT
+
+
+def with_known_times(words: Sequence[Word], known: Sequence[Word]) -> tuple[Word, ...]:
+    """Return words of a window with the times that the first of them are known to have; the others come later.
+
+    Where a window leaves out speech, the words before it are drawn out over it: then what is known tells.
+
+    Args:
+        words: that begin with the known ones; punctuation may have been added to these.
+        known: from the window before.
+    """
+    at = 0
+    timed = []
+    for word, earlier in itertools.zip_longest(words, known[: len(words)]):
+        if earlier is not None and word.tokens[: len(earlier.tokens)] == earlier.tokens:
+            word = replace(word, start=earlier.start, end=earlier.end)
+        timed.append(replace(word, start=max(word.start, at), end=max(word.end, at)))
+        at = timed[-1].end
+    return tuple(timed)
 
 
 def to_segments(text: str, words: Sequence[Word], start: int, end: int) -> tuple[Segment, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Hypothesis, Word
 
 LONGEST_LEAD = 20 * SAMPLE_RATE  # from its beginning to the utterance
-LONGEST_LED_WINDOW = 28 * SAMPLE_RATE  # an utterance that has grown has context of its own
+LONGEST_LED = 8 * SAMPLE_RATE  # an utterance that has grown has context of its own
 SHORT_WINDOW = 12 * SAMPLE_RATE  # where none may be longer, a lead counts within the length of its utterance
 _LONGEST_NEW_LEAD = 8 * SAMPLE_RATE
 _LONGEST_GAP = 3 * SAMPLE_RATE  # between two words; what lies further back is another matter

@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from engine.agreement import Agreement, TokenWord, is_sign, same_word
 from engine.audio import AudioBuffer
-from engine.cutting import CutRules, choose_cut, n_settled, to_segments
+from engine.cutting import CutRules, choose_cut, n_settled, to_segments, with_known_times
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
 from engine.guards import needs_own_window, suppress_reason
 from engine.history import History
 from engine.holes import SpeechLog, find_hole
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
-from engine.lead import LONGEST_LEAD, LONGEST_LED_WINDOW, SHORT_WINDOW, LastWords, Lead, without_lead
+from engine.lead import LONGEST_LEAD, LONGEST_LED, SHORT_WINDOW, LastWords, Lead, without_lead
 from engine.showing import Showing, are_certain, with_forms, word_logprobs
 from engine.types import (
     SAMPLE_RATE,
@@ -86,6 +86,7 @@ class Utterance:
         history: what the model is told to have been said before; set with the first request.
         lead: the words before that its windows show once more as long as they are short.
         is_alone: nothing is to lead to it.
+        known: words that it begins with, and their times, heard before a cut.
         settled: the beginning, where a hypothesis left out what followed; the rest is asked for by itself, from sample
             `rest_start` on.
         end: one past the last sample of speech; None while the speaker goes on.
@@ -110,6 +111,7 @@ class Utterance:
     history: tuple[int, ...] | None = None
     lead: Lead | None = None
     is_alone: bool = False
+    known: tuple[Word, ...] = ()
     settled: Hypothesis | None = None
     logprobs: list[float] = field(default_factory=list)
     end: int | None = None
@@ -314,7 +316,7 @@ class Session:
         end = min(self._endpointer.heard, speech_end + self._endpointer.rules.hangover_samples)
         end = min(max(end, utterance.rest_start + 1), utterance.start + self._longest)
         lead = utterance.lead
-        is_led = lead is not None and end - lead.start <= min(LONGEST_LED_WINDOW, self._longest)
+        is_led = lead is not None and end - utterance.start <= LONGEST_LED and end - lead.start <= self._longest
         return Window(lead.start if lead and is_led else utterance.rest_start, end)
 
     def _is_due(self, utterance: Utterance, window: Window) -> bool:
@@ -393,6 +395,7 @@ class Session:
         told: list[Event] = []
         if request.n_lead:
             hypothesis = without_lead(hypothesis, request.n_lead, utterance.start, self._vocabulary.decode)
+        hypothesis = replace(hypothesis, words=with_known_times(hypothesis.words, utterance.known))
         speech_prob = self._speech.mean(utterance.rest_start, request.window.end)
         if request.n_lead and not request.n_committed and needs_own_window(hypothesis, speech_prob):
             utterance.go_alone()
@@ -413,7 +416,7 @@ class Session:
             if request.n_lead and not hypothesis.tokens:
                 utterance.go_alone()
                 return told
-            return told + self._cut(utterance, request.window, hypothesis)
+            return told + self._cut(utterance, request, hypothesis)
         return told + self._emit_partial(utterance, request.window, hypothesis)
 
     def suppressed(self, request: Request, hypothesis: Hypothesis, reason: SuppressReason) -> Suppressed:
@@ -493,7 +496,7 @@ class Session:
             kept = replace(hypothesis, tokens=tokens, words=words)
             utterance.settled = joined(utterance.settled, kept)
             utterance.go_alone()
-            utterance.agreement, utterance.n_told = self._agreement(), 0
+            utterance.agreement, utterance.n_told, utterance.known = self._agreement(), 0, ()
             utterance.rest_start = hole.start
             return False
         whole = joined(utterance.settled, hypothesis)
@@ -524,13 +527,15 @@ class Session:
             language_prob=utterance.language_prob,
         )
 
-    def _cut(self, utterance: Utterance, window: Window, hypothesis: Hypothesis) -> list[Event]:
+    def _cut(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> list[Event]:
         """End a long utterance behind a committed word; what follows becomes the next one."""
+        window = request.window
         n_committed = len(utterance.agreement.committed_tokens)
         is_full = self._is_full(utterance, window)
         own = replace(window, start=utterance.start)
         n_words = choose_cut(hypothesis.words, own, n_committed, self._cuts(utterance), is_full=is_full)
-        hole = find_hole(hypothesis.words, n_committed, min(window.end, self._endpointer.speech_end), self._speech)
+        n_fixed = max(request.n_committed, utterance.n_told)
+        hole = find_hole(hypothesis.words, n_fixed, min(window.end, self._endpointer.speech_end), self._speech)
         if hole is not None and (n_words is None or hole.n_words <= n_words):
             kept, rest = hypothesis.words[: hole.n_words], hypothesis.words[:0]
             cut = hole.start
@@ -553,6 +558,7 @@ class Session:
             n_known = 0
         opened = self._open(cut, behind[n_known:], window.end, hypothesis.language, behind[:n_known])
         self._utterances[-1].language_prob = utterance.language_prob
+        self._utterances[-1].known = rest[:n_known]
         self._find_lead()  # before more is heard of it
         return [*events, opened]
 

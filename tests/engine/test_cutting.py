@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cutting import CutRules, choose_cut, ends_sentence, n_settled, to_segments
+from engine.cutting import CutRules, choose_cut, ends_sentence, n_settled, to_segments, with_known_times
 from engine.types import SAMPLE_RATE, Segment, Window, Word
 from tests.engine.scripted import ms
 
@@ -151,3 +151,16 @@ def test_what_lies_a_second_and_a_half_before_the_end_is_settled() -> None:
     assert n_settled(words, WINDOW) == 2
     assert n_settled(words[:1], WINDOW) == 1
     assert n_settled(words[2:], WINDOW) == n_settled([], WINDOW) == 0
+
+
+def test_known_words_have_the_times_they_had_and_the_others_come_later() -> None:
+    known = [Word(" a", (1,), 100, 200, 0.9), Word(" b", (2,), 200, 300, 0.9)]
+    drawn = [Word(" a", (1,), 900, 905, 0.5), Word(" b,", (2, 9), 905, 910, 0.5), Word(" c", (3,), 250, 280, 0.5)]
+    timed = with_known_times(drawn, known)
+    assert [(word.text, word.start, word.end) for word in timed] == [
+        (" a", 100, 200),
+        (" b,", 200, 300),
+        (" c", 300, 300),
+    ]
+    assert with_known_times(drawn[2:], known) == (drawn[2],), "another word has the time that it was heard at"
+    assert with_known_times([], known) == ()

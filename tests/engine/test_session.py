@@ -631,6 +631,32 @@ def test_words_beyond_left_out_speech_are_not_known_behind_a_cut_before_it() -> 
     assert playing.said == list(recording.tokens)
 
 
+class DrawingDecoder(ScriptedDecoder):
+    """Ends a long text behind a cut after its first words, and draws these out over what it leaves out."""
+
+    def hypothesis(self, request: Request) -> Hypothesis:
+        heard = super().hypothesis(request)
+        n_words = request.n_committed + 1
+        if not request.n_committed or len(heard.tokens) < n_words + 10:
+            return heard
+        late = [request.window.end - ms(100 * (n_words - n)) for n in range(n_words)]
+        words = tuple(replace(w, start=at, end=at + ms(90)) for w, at in zip(heard.words, late, strict=False))
+        return replace(heard, tokens=heard.tokens[:n_words], words=words)
+
+
+def test_words_known_from_before_a_cut_tell_where_speech_is_left_out_behind_it() -> None:
+    recording = steady_speech(170, word_ms=405, trailing_ms=900)
+    playing = Play(make_session(SessionSettings("en", interim=False)), DrawingDecoder(recording))
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    assert any(request.n_committed for request in playing.requests)
+    assert playing.said == list(recording.tokens)
+    spoken = {word.token: word.start for word in recording.spoken}
+    words = [word for final in playing.finals for word in final.words]
+    assert all(abs(word.start - spoken[word.tokens[0]]) <= ms(1000) for word in words)
+
+
 # ------------------------------------------------------------------------------------------------ lead
 
 
