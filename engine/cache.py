@@ -21,6 +21,8 @@ from engine.checkpoint import Dimensions
 from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, n_tail_keys
 
 _KEYS_MULTIPLE = 64
+_MANY_QUERIES = 64  # of fewer, the change of format costs more than it saves
+_QUERIES_AT_ONCE = 256  # the scores of more leave the cache
 
 
 class TextKeys:
@@ -70,14 +72,25 @@ class AudioKeys:
     window's own positions, the log of how many positions a tail key stands for, -inf outside the run.
     """
 
-    def __init__(self, shape: tuple[int, int, int], n_layers: int, n_rows: int, n_tail: int, like: Tensor) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        n_layers: int,
+        n_rows: int,
+        n_tail: int,
+        like: Tensor,
+        *,
+        in_bf16: bool = False,
+    ) -> None:
         """Allocate.
 
         Args:
             shape: H, S, D.
             n_tail: G.
             like: gives device and dtype.
+            in_bf16: multiply in bf16 where there are many queries.
         """
+        self._in_bf16 = in_bf16
         n_heads, n_positions, head_width = shape
         self.n_keys = whole_blocks(n_tail + n_positions)
         size = (2, n_rows, n_heads, self.n_keys, head_width)
@@ -124,8 +137,12 @@ class AudioKeys:
     def attend(self, layer: int, row: int, query: Tensor) -> Tensor:
         """Attend from (n, H, D) queries to one row; returns (n, H, D)."""
         run = self._runs[row]
+        bias = self._bias[row, run]
+        if self._in_bf16 and len(query) >= _MANY_QUERIES:
+            keys, values = self._stores[layer][:, row, :, run]
+            return _attend_in_bf16(query, keys, values, bias)
         keys, values = self._stores[layer][:, row : row + 1, :, run]
-        return _attend(query[None], keys, values, self._bias[row, run])[0]
+        return _attend(query[None], keys, values, bias)[0]
 
     def attend_padded(self, layer: int, rows: Tensor, query: Tensor, n_keys: int) -> Tensor:
         """Attend from (B, T, H, D) queries to the first keys of (B,) rows; returns (B, T, H, D)."""
@@ -147,7 +164,16 @@ class KVCache:
         lengths: of each row, how many text positions are valid; whoever runs the decoder keeps it true.
     """
 
-    def __init__(self, dimensions: Dimensions, n_rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        dimensions: Dimensions,
+        n_rows: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        attends_in_bf16: bool = False,
+    ) -> None:
+        """Allocate; `attends_in_bf16` is about audio in float32 on a CPU that multiplies bf16."""
         n_heads, n_positions = dimensions.n_heads, dimensions.n_audio_positions
         head_width = dimensions.n_state // n_heads
         like = torch.empty(0, device=device, dtype=dtype)
@@ -155,7 +181,8 @@ class KVCache:
 
         def audio(n_layers: int, stride: int) -> AudioKeys:
             n_tail = n_tail_keys(n_positions, stride)
-            return AudioKeys((n_heads, n_positions, head_width), n_layers, n_rows, n_tail, like)
+            shape = (n_heads, n_positions, head_width)
+            return AudioKeys(shape, n_layers, n_rows, n_tail, like, in_bf16=attends_in_bf16)
 
         self.text = TextKeys(text, dimensions.n_decoder_layers, n_rows, like)
         self.encoder = audio(dimensions.n_encoder_layers, ENCODER_STRIDE)
@@ -201,3 +228,14 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor
     """Attend from (B, T, H, D) to (B, H, n, D); `bias`, (n,) or (B, 1, T or 1, n), is added to the scores."""
     mask = bias.expand(len(query), 1, query.shape[1], -1)
     return F.scaled_dot_product_attention(query.transpose(1, 2), keys, values, attn_mask=mask).transpose(1, 2)
+
+
+def _attend_in_bf16(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """Attend from (n, H, D) to (H, m, D); `bias` is (m,). Everything is float32 but the factors of the two products."""
+    keys, values = keys.bfloat16().transpose(1, 2), values.bfloat16()
+    scaled = (query / math.sqrt(query.shape[-1])).bfloat16().transpose(0, 1)  # (H, n, D)
+    attended = []
+    for some in torch.split(scaled, _QUERIES_AT_ONCE, dim=1):
+        weights = torch.bmm(some, keys).float().add_(bias).softmax(-1)
+        attended.append(torch.bmm(weights.bfloat16(), values))
+    return torch.cat(attended, dim=1).transpose(0, 1).float()

@@ -7,6 +7,9 @@ changes as many words and costs two more passes over every product.)
 
 A processor without VNNI adds two 16-bit products before it widens them, which overflows with eight bits on both sides.
 Weights therefore get seven: measured with tiny.en, that changes fewer words than seven bits for the activations.
+
+Next to these products attention weighs as much; where the processor multiplies bf16, the encoder's goes through that
+(engine/cache.py).
 """
 
 from __future__ import annotations
@@ -66,6 +69,14 @@ class QuantisedConv1d(nn.Module):
 def is_available() -> bool:
     """Whether this build of PyTorch has the operators for this processor."""
     return torch.backends.quantized.engine in ("x86", "fbgemm")
+
+
+def multiplies_bf16() -> bool:
+    """Whether this processor has instructions for products in bf16; without them they are slower than in float32."""
+    if not hasattr(torch.cpu, "get_capabilities"):  # older PyTorch does not tell
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def quantise_products(module: nn.Module) -> None:

@@ -125,7 +125,8 @@ class ModelRunner:
             self._model.quantise()
         self.n_slots = config.n_slots or default_slots(checkpoint.dimensions, self.device, dtype)
         n_rows = self.n_slots + self._padded  # one to spare for padding
-        self._cache = KVCache(checkpoint.dimensions, n_rows, device=self.device, dtype=dtype)
+        in_bf16 = self.precision is Precision.INT8 and quantisation.multiplies_bf16()
+        self._cache = KVCache(checkpoint.dimensions, n_rows, device=self.device, dtype=dtype, attends_in_bf16=in_bf16)
         n_vocab = checkpoint.dimensions.n_vocab
         no_text = (*checkpoint.suppress_tokens, *range(tokenizer.eot + 1, n_vocab))  # special and time tokens
         other_case = [*tokenizer.other_cases(), *range(tokenizer.eot, n_vocab)]

@@ -24,6 +24,7 @@ from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Context, EngineConfig, Precision
 from engine.model import Whisper
+from engine.quantisation import multiplies_bf16
 from engine.ragged import RaggedWindows
 from engine.registry import load_model
 from engine.runner import ModelRunner, default_threads
@@ -134,9 +135,11 @@ def _of_bare_encoder(
     cpu = torch.device("cpu")
     dimensions = checkpoint.dimensions
     model = Whisper(checkpoint, device=cpu, dtype=torch.float32)
+    in_bf16 = False
     if dtype is Precision.INT8:
         model.quantise()
-    cache = KVCache(dimensions, 1, device=cpu, dtype=torch.float32)
+        in_bf16 = multiplies_bf16()
+    cache = KVCache(dimensions, 1, device=cpu, dtype=torch.float32, attends_in_bf16=in_bf16)
     rows = []
     for s in seconds:
         n_positions = int(50 * s)
