@@ -231,7 +231,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor
 
 
 def _attend_in_bf16(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """Attend from (n, H, D) to (H, m, D); `bias` is (m,). Everything is float32 but the factors of the two products."""
+    """Attend from (n, H, D) to (H, m, D); `bias` is (m,). Float32 in, out and in the softmax."""
     keys, values = keys.bfloat16().transpose(1, 2), values.bfloat16()
     scaled = (query / math.sqrt(query.shape[-1])).bfloat16().transpose(0, 1)  # (H, n, D)
     attended = []
