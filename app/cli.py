@@ -129,7 +129,7 @@ def serve(
     slots: Annotated[
         int,
         typer.Option(
-            help="Most windows that are decoded at once; 0: 16 on a CPU, up to 256 as a GPU's memory allows.",
+            help="Most windows that are decoded at once; 0: as memory allows, up to 32 on a CPU and 256 on a GPU.",
         ),
     ] = _DEFAULTS.n_slots,
     max_sessions: Annotated[int, typer.Option(min=1, help="Most speakers at once; one more is refused.")] = 64,

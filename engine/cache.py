@@ -173,19 +173,19 @@ class KVCache:
         dtype: torch.dtype,
         attends_in_bf16: bool = False,
     ) -> None:
-        """Allocate; `attends_in_bf16` is about audio in float32 on a CPU that multiplies bf16."""
+        """Allocate; `attends_in_bf16` is for an encoder in float32 on a CPU that multiplies bf16."""
         n_heads, n_positions = dimensions.n_heads, dimensions.n_audio_positions
         head_width = dimensions.n_state // n_heads
         like = torch.empty(0, device=device, dtype=dtype)
         text = (n_heads, dimensions.n_text_positions, head_width)
 
-        def audio(n_layers: int, stride: int) -> AudioKeys:
+        def audio(n_layers: int, stride: int, *, in_bf16: bool = False) -> AudioKeys:
             n_tail = n_tail_keys(n_positions, stride)
             shape = (n_heads, n_positions, head_width)
-            return AudioKeys(shape, n_layers, n_rows, n_tail, like, in_bf16=attends_in_bf16)
+            return AudioKeys(shape, n_layers, n_rows, n_tail, like, in_bf16=in_bf16)
 
         self.text = TextKeys(text, dimensions.n_decoder_layers, n_rows, like)
-        self.encoder = audio(dimensions.n_encoder_layers, ENCODER_STRIDE)
+        self.encoder = audio(dimensions.n_encoder_layers, ENCODER_STRIDE, in_bf16=attends_in_bf16)
         self.cross = audio(dimensions.n_decoder_layers, CROSS_STRIDE)
         self.lengths = [0] * n_rows
 
@@ -231,7 +231,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor
 
 
 def _attend_in_bf16(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """Attend from (n, H, D) to (H, m, D); `bias` is (m,). Float32 in, out and in the softmax."""
+    """Attend from (n, H, D) to (H, m, D); `bias` is (m,). The products take and give bf16; all else is float32."""
     keys, values = keys.bfloat16().transpose(1, 2), values.bfloat16()
     scaled = (query / math.sqrt(query.shape[-1])).bfloat16().transpose(0, 1)  # (H, n, D)
     attended = []

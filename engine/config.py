@@ -33,7 +33,7 @@ class Precision(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"  # CUDA only
-    INT8 = "int8"  # CPU only: int8 products, everything else fp32
+    INT8 = "int8"  # CPU only: int8 products, bf16 in the encoder's attention where that is fast, everything else fp32
 
 
 class Device(StrEnum):
@@ -54,9 +54,9 @@ class EngineConfig:
         dtype: number format of the weights.
         encoder: batched or sequential.
         context: tail or full.
-        freeze_after_s: encoder positions with so much audio to their right are reused by later partials of the
-            utterance; 0 encodes every partial afresh, None takes what was measured to do for a model of this size.
-            Finals are always encoded afresh.
+        freeze_after_s: encoder positions with so much audio to their right are reused by later windows that begin at
+            the same sample; 0 encodes every window afresh, None takes what was measured to do for a model of this
+            size. Of a final only what lies before the utterance is reused.
         draft: verify the last hypothesis of an utterance in the pass that prefills the next; the text is the same.
         n_slots: rows of the KV cache: the most windows that are decoded at once; 0 takes what suits the device.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.

@@ -61,6 +61,11 @@ def is_out_of_memory(fault: RuntimeError) -> bool:
     return isinstance(fault, torch.OutOfMemoryError) or "can't allocate memory" in str(fault)
 
 
+def physical_bytes() -> int:
+    """Return all memory of the host."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def free_bytes(device: torch.device) -> int:
     """Return the memory that is free on a device now."""
     if device.type == "cuda":

@@ -57,7 +57,7 @@ class LastWords:
     def before(self, start: int) -> Lead | None:
         """Return the words that lead to an utterance which starts at sample `start`; None where none do."""
         taken, earlier = self._back_to(self._window_start, start)
-        reaches_back = earlier is None or earlier.start < self._window_start
+        reaches_back = earlier is None or _is_before(earlier, self._window_start)
         n_tokens = sum(len(word.tokens) for word in taken)
         if taken and reaches_back and start - self._window_start <= self._longest and n_tokens <= _MOST_TOKENS:
             return _lead(self._window_start, taken)
@@ -71,10 +71,15 @@ class LastWords:
         taken = deque[Word]()
         for word in reversed(self._words):
             next_start = taken[0].start if taken else start
-            if next_start - word.end > _LONGEST_GAP or word.start < begin:
+            if next_start - word.end > _LONGEST_GAP or _is_before(word, begin):
                 return list(taken), word
             taken.appendleft(word)
         return list(taken), None
+
+
+def _is_before(word: Word, begin: int) -> bool:
+    """Whether the sound of a word is not in what begins at a sample: a word may have no length."""
+    return word.start < begin or word.end <= begin
 
 
 def _lead(begin: int, words: Sequence[Word]) -> Lead:

@@ -34,7 +34,7 @@ from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Device, EncoderMode, EngineConfig, Precision
 from engine.decoding import GreedyChoice, Text, bonuses_of, verify
-from engine.encoder_cap import EncoderCap, estimate_cap, free_bytes, is_out_of_memory
+from engine.encoder_cap import EncoderCap, estimate_cap, free_bytes, is_out_of_memory, physical_bytes
 from engine.encoding import WindowEncoder, WindowInput
 from engine.errors import ConfigError
 from engine.graphs import EncoderGraphs, StepGraphs
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 _CPU_POSITIONS = 256  # in one tick: about 0.05 s of one core with tiny.en
 _CPU_SLOTS = 32  # a session that finds its row again need not encode again what was said before
 _MOST_SLOTS = 256
-_CACHE_SHARE = 0.25  # of a GPU's free memory
+_CACHE_SHARE = 0.25  # of the memory
 _SCORED_AT_ONCE = {"cpu": 16, "cuda": 512}  # states of the decoder; the scores of 16 take 3.3 MB
 _MOST_THREADS = 4  # the products of a few seconds of audio are too small for more
 
@@ -403,11 +403,13 @@ def default_threads() -> int:
 
 
 def default_slots(dimensions: Dimensions, device: torch.device, dtype: torch.dtype) -> int:
-    """Return how many windows are decoded at once: 32 on a CPU, on a GPU what fits a quarter of its free memory."""
-    if device.type == "cpu":
-        return _CPU_SLOTS
-    n_fitting = int(_CACHE_SHARE * free_bytes(device)) // KVCache.row_bytes(dimensions, dtype)
-    return max(1, min(_MOST_SLOTS, n_fitting))
+    """Return how many windows are decoded at once: what fits a quarter of the host's or a GPU's free memory.
+
+    Rows on a CPU take memory only as far as they are used, so there it is a quarter of all.
+    """
+    most, n_bytes = (_CPU_SLOTS, physical_bytes()) if device.type == "cpu" else (_MOST_SLOTS, free_bytes(device))
+    n_fitting = int(_CACHE_SHARE * n_bytes) // KVCache.row_bytes(dimensions, dtype)
+    return max(1, min(most, n_fitting))
 
 
 def choose_device(device: Device) -> torch.device:

@@ -26,7 +26,16 @@ from enum import Enum
 
 from engine.guards import is_unlikely, loop_period, without_loop
 from engine.slots import Slot, SlotPool
-from engine.types import POSITION_SAMPLES, SAMPLE_RATE, FinishReason, Hypothesis, Request, Window, Word
+from engine.types import (
+    MAX_WINDOW_SAMPLES,
+    POSITION_SAMPLES,
+    SAMPLE_RATE,
+    FinishReason,
+    Hypothesis,
+    Request,
+    Window,
+    Word,
+)
 
 _MAX_TEXT_TOKENS = 224  # half of Whisper's 448 text positions, as in openai/whisper
 _TOKENS_PER_SECOND = 14  # fast speech in the scripts that need most tokens per sound stays below
@@ -113,7 +122,8 @@ class Held:
     Attributes:
         session_id: whose it is.
         window: what was encoded into the row last.
-        n_frozen: so many positions had enough audio to their right when they were encoded; partials reuse them.
+        n_frozen: so many positions had enough audio to their right when they were encoded; partials reuse them, finals
+            those of what is final already.
         first_fresh: the position from which on all were encoded with the whole window in view.
     """
 
@@ -188,7 +198,7 @@ class Scheduler:
 
         Args:
             n_slots: most sequences that run at once.
-            freeze_after: samples to the right of a position from which on partials reuse it; 0 never.
+            freeze_after: samples to the right of a position from which on it is reused; 0 never.
             max_positions: encoder positions admitted at once, whole windows only and at least one; None is no bound.
         """
         self.slots = SlotPool(n_slots)
@@ -267,13 +277,19 @@ class Scheduler:
         n_positions = 0
         candidates = self.waiting[: self.slots.n_free]
         for n_admitted, sequence in enumerate(candidates):
-            row = self._held_row(sequence)
-            first = self._first_position(sequence.request, None if row is None else self._held[row])
-            window = sequence.request.window
-            n_positions += (window.end - window.start) // POSITION_SAMPLES - first
+            n_positions += self._n_to_encode(sequence)
             if self._max_positions is not None and n_positions > self._max_positions and n_admitted:
                 return n_admitted
         return len(candidates)
+
+    def _n_to_encode(self, sequence: Sequence) -> int:
+        """Return how many positions of the sequence's window are not in a row, were it admitted now."""
+        if sequence.full_context:
+            return MAX_WINDOW_SAMPLES // POSITION_SAMPLES
+        row = self._held_row(sequence)
+        window = sequence.request.window
+        first = self._first_position(sequence.request, None if row is None else self._held[row])
+        return (window.end - window.start) // POSITION_SAMPLES - first
 
     def _held_row(self, sequence: Sequence) -> int | None:
         """Return the free row that holds the beginning of the sequence's window."""
@@ -304,25 +320,26 @@ class Scheduler:
     def _hold(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
         request, row = sequence.request, sequence.slot.index
-        if row in self._held:
-            self._forget_row(row)
-        # Windows of a session begin ever later; one that began before is hardly asked for again, and then encoded anew.
-        self._forget(request.session_id, before=request.window.start + 1)
+        for stale in (row, self._rows.get(_beginning(request))):
+            if stale in self._held:
+                self._forget_row(stale)
+        # Windows of a session begin ever later: one that began before is asked for again only if it is in use now.
+        self._forget(request.session_id, before=request.window.start)
         settled = request.window.end - request.window.start - self._freeze_after
         n_frozen = max(0, settled // POSITION_SAMPLES) if self._freeze_after else 0
         self._held[row] = Held(request.session_id, request.window, n_frozen, sequence.first_position)
         self._rows[_beginning(request)] = row
 
     def _forget(self, session_id: str, before: float = math.inf) -> None:
-        """What the session's rows hold of windows that begin before a sample is worth nothing any more."""
+        """What the session's free rows hold of windows that begin before a sample is worth nothing any more."""
         for row, held in list(self._held.items()):
-            if held.session_id == session_id and held.window.start < before:
+            if held.session_id == session_id and held.window.start < before and self.slots.is_free(row):
                 self._forget_row(row)
-                self.slots.offer_first(row)
 
     def _forget_row(self, row: int) -> None:
         held = self._held.pop(row)
         del self._rows[held.session_id, held.window.start]
+        self.slots.offer_first(row)
 
     def _evict(self, matches: Callable[[Request], bool]) -> None:
         self.waiting = [s for s in self.waiting if not matches(s.request)]

@@ -29,7 +29,7 @@ from engine.cutting import CutRules, choose_cut, n_settled, to_segments, with_kn
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
 from engine.guards import needs_own_window, suppress_reason
 from engine.history import History
-from engine.holes import SpeechLog, find_hole
+from engine.holes import Hole, SpeechLog, find_hole
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
 from engine.lead import LONGEST_LEAD, LONGEST_LED, SHORT_WINDOW, LastWords, Lead, without_lead
@@ -316,8 +316,13 @@ class Session:
         end = min(self._endpointer.heard, speech_end + self._endpointer.rules.hangover_samples)
         end = min(max(end, utterance.rest_start + 1), utterance.start + self._longest)
         lead = utterance.lead
-        is_led = lead is not None and end - utterance.start <= LONGEST_LED and end - lead.start <= self._longest
-        return Window(lead.start if lead and is_led else utterance.rest_start, end)
+        if lead is None or end - lead.start > self._longest or self._has_grown(end - utterance.start):
+            return Window(utterance.rest_start, end)
+        return Window(lead.start, end)
+
+    def _has_grown(self, length: int) -> bool:
+        """Whether an utterance has context of its own; where windows are short, it never has enough."""
+        return length > LONGEST_LED and self._longest > SHORT_WINDOW
 
     def _is_due(self, utterance: Utterance, window: Window) -> bool:
         """Whether an open utterance has enough news for another request."""
@@ -485,12 +490,12 @@ class Session:
     def _finalise(self, utterance: Utterance, request: Request, hypothesis: Hypothesis) -> bool:
         """Make this the final text, unless something was left out; return whether it is."""
         assert utterance.end is not None
-        if request.n_lead and not hypothesis.tokens:
+        hole = self._find_hole(utterance, request, hypothesis, utterance.end)
+        leaves_all_out = hole is not None and hole.start <= utterance.rest_start
+        if request.n_lead and (leaves_all_out or not hypothesis.tokens):
             utterance.go_alone()
             return False
-        n_fixed = max(request.n_committed, utterance.n_told)
-        hole = find_hole(hypothesis.words, n_fixed, utterance.end, self._speech)
-        if hole is not None:
+        if hole is not None and not leaves_all_out:
             words = hypothesis.words[: hole.n_words]
             tokens = tuple(token for word in words for token in word.tokens)
             kept = replace(hypothesis, tokens=tokens, words=words)
@@ -503,6 +508,11 @@ class Session:
         utterance.said, utterance.window_start = whole, request.window.start
         utterance.final = self._final(utterance, whole.tokens, whole.words, whole.language)
         return True
+
+    def _find_hole(self, utterance: Utterance, request: Request, hypothesis: Hypothesis, end: int) -> Hole | None:
+        """Find speech up to `end` that the text leaves out, behind all that was told of it."""
+        n_fixed = max(request.n_committed, utterance.n_told)
+        return find_hole(hypothesis.words, n_fixed, end, self._speech)
 
     def _learn(self, said: Hypothesis, window_start: int, end: int) -> None:
         """Take what became final for the beginning of what is asked for next."""
@@ -534,8 +544,9 @@ class Session:
         is_full = self._is_full(utterance, window)
         own = replace(window, start=utterance.start)
         n_words = choose_cut(hypothesis.words, own, n_committed, self._cuts(utterance), is_full=is_full)
-        n_fixed = max(request.n_committed, utterance.n_told)
-        hole = find_hole(hypothesis.words, n_fixed, min(window.end, self._endpointer.speech_end), self._speech)
+        hole = self._find_hole(utterance, request, hypothesis, min(window.end, self._endpointer.speech_end))
+        if hole is not None and hole.start <= utterance.start:
+            hole = None  # nothing can be cut off before it
         if hole is not None and (n_words is None or hole.n_words <= n_words):
             kept, rest = hypothesis.words[: hole.n_words], hypothesis.words[:0]
             cut = hole.start

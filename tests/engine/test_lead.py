@@ -47,6 +47,11 @@ def test_a_lead_of_too_many_tokens_begins_anew() -> None:
     assert anew is not None and anew.tokens[0] == 35
 
 
+def test_a_word_that_ended_where_the_window_began_is_not_in_it() -> None:
+    words = (word(1, 1000, 1500), word(2, 2000, 2000), word(3, 2000, 2500))
+    assert lead_before(3000, *words, window_start=ms(2000)) == Lead(ms(2000), (3,))
+
+
 def test_nothing_leads_to_the_first_utterance_and_to_one_after_a_long_pause() -> None:
     assert lead_before(2500) is None
     assert lead_before(5100, word(1, 1000, 2000)) is None

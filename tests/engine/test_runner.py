@@ -377,10 +377,17 @@ def test_the_parameters_are_counted(runner: ModelRunner, tiny_en: Checkpoint) ->
     assert n_weights < runner.n_parameters < 1.001 * n_weights, "only the key projections' zero biases come on top"
 
 
+@pytest.mark.parametrize(("gb", "n_slots"), [(0.01, 1), (4, 21), (80, 32)])
+def test_a_cpu_has_as_many_slots_as_fit_a_quarter_of_its_memory(
+    tiny_en: Checkpoint, monkeypatch: pytest.MonkeyPatch, gb: float, n_slots: int
+) -> None:
+    monkeypatch.setattr("engine.runner.physical_bytes", lambda: int(gb * 1e9))
+    assert default_slots(tiny_en.dimensions, torch.device("cpu"), torch.float32) == n_slots
+
+
 @pytest.mark.parametrize(("free_gb", "n_slots"), [(0.01, 1), (2, 21), (80, 256)])
 def test_a_gpu_has_as_many_slots_as_fit_a_quarter_of_its_free_memory(
     tiny_en: Checkpoint, monkeypatch: pytest.MonkeyPatch, free_gb: float, n_slots: int
 ) -> None:
     monkeypatch.setattr("engine.runner.free_bytes", lambda device: int(free_gb * 1e9))
     assert default_slots(tiny_en.dimensions, torch.device("cuda"), torch.float16) == n_slots
-    assert default_slots(tiny_en.dimensions, torch.device("cpu"), torch.float32) == 32

@@ -161,12 +161,15 @@ class AnyOrder(RuleBasedStateMachine):
     def tick(self, data: st.DataObject) -> None:
         waiting, n_free = list(self.scheduler.waiting), self.scheduler.slots.n_free
         lent = {s.slot.index for s in self.scheduler.running if s.slot}
-        held = {beginning(row): row for index, row in self.rows.items() if index not in lent}
+        held = self.held(lent)
         admitted = self.scheduler.admit()
         assert len(admitted) == min(len(waiting), n_free)
         self.check_admission(admitted, waiting)
         for sequence in sorted(admitted, key=lambda s: beginning_of(s) not in held):
-            self.encode(sequence, held.pop(beginning_of(sequence), None))
+            assert sequence.slot is not None
+            row = self.held(lent).get(beginning_of(sequence))
+            lent.add(sequence.slot.index)
+            self.encode(sequence, row, lent)
         for _ in range(data.draw(st.integers(0, 3))):  # while the encoder is at work
             self.decode(data)
         self.scheduler.mark_encoded()
@@ -194,7 +197,11 @@ class AnyOrder(RuleBasedStateMachine):
         assert order == sorted(order)
         assert not order or not left or order[-1] <= min(left)
 
-    def encode(self, sequence: Sequence, held: Row | None) -> None:
+    def held(self, lent: set[int]) -> dict[tuple[str, int], Row]:
+        """What can be found in rows that are free."""
+        return {beginning(row): row for index, row in self.rows.items() if index not in lent}
+
+    def encode(self, sequence: Sequence, held: Row | None, lent: set[int]) -> None:
         """Write what is to be encoded into the sequence's row: all that the request needs, and nothing twice."""
         request = sequence.request
         assert sequence.slot is not None
@@ -206,9 +213,12 @@ class AnyOrder(RuleBasedStateMachine):
             ends[:n_kept] = held.ends[:n_kept]
         assert (sequence.status is Status.ENCODING) == (n_kept < n_positions)
         assert sequence.status is not Status.ENCODING or sequence.first_position == n_kept
-        if sequence.status is Status.ENCODING:  # nobody asks again for what began before
-            session, start = beginning_of(sequence)
-            self.rows = {i: row for i, row in self.rows.items() if row.session != session or row.window.start > start}
+        if sequence.status is Status.ENCODING:  # nobody asks again for what began before, unless it is in use
+            begins = {i: beginning(row) for i, row in self.rows.items()}
+            mine = beginning_of(sequence)
+            stale = {i for i, at in begins.items() if at[0] == mine[0] and at[1] < mine[1] and i not in lent}
+            stale |= {i for i, at in begins.items() if at == mine}
+            self.rows = {i: row for i, row in self.rows.items() if i not in stale}
         self.rows[sequence.slot.index] = Row(request.session_id, request.window, ends)
 
     def live(self) -> list[Sequence]:
@@ -458,6 +468,29 @@ def test_the_row_of_a_window_that_began_earlier_goes_first() -> None:
     row_and_first(scheduler, make_request("b", window=Window(SAMPLE_RATE, 4 * SAMPLE_RATE)))
     row_and_first(scheduler, growing(2, "c"))
     assert row_and_first(scheduler, growing(3, "a"))[1] == 50
+
+
+def test_a_row_in_use_is_kept_though_the_session_goes_on_without_it() -> None:
+    """A final that takes its time: meanwhile the next utterance asks without a lead, and then with it."""
+    scheduler = Scheduler(3, freeze_after=SAMPLE_RATE)
+    scheduler.submit(make_request(window=Window(0, 5 * SAMPLE_RATE), is_final=True))
+    admit(scheduler)
+    second = {"utterance_id": 1, "own_start": 6 * SAMPLE_RATE}
+    scheduler.submit(make_request(window=Window(6 * SAMPLE_RATE, 7 * SAMPLE_RATE), **second))
+    tick(scheduler)
+    scheduler.submit(make_request(window=Window(0, 8 * SAMPLE_RATE), **second))
+    (sequence,) = scheduler.admit()
+    assert sequence.first_position == 200
+
+
+def test_a_second_try_counts_as_a_whole_window() -> None:
+    scheduler = Scheduler(4, freeze_after=SAMPLE_RATE, max_positions=600)
+    loop = Gain((7,) * 40, (-0.1,) * 40, ended=False)
+    scheduler.submit(make_request("a", window=Window(0, 5 * SAMPLE_RATE), is_final=True))
+    _, round_ = admit(scheduler)
+    scheduler.retry(scheduler.update(round_, make_output(round_, loop)))
+    scheduler.submit(make_request("b", is_final=True, ready_at=1.0))
+    assert keys(scheduler.admit()) == ["a"]
 
 
 def test_what_leads_to_an_utterance_stays_as_it_was_encoded_for_the_one_before() -> None:

@@ -636,12 +636,12 @@ class DrawingDecoder(ScriptedDecoder):
 
     def hypothesis(self, request: Request) -> Hypothesis:
         heard = super().hypothesis(request)
-        n_words = request.n_committed + 1
+        n_words = request.n_committed + 2
         if not request.n_committed or len(heard.tokens) < n_words + 10:
             return heard
         late = [request.window.end - ms(100 * (n_words - n)) for n in range(n_words)]
         words = tuple(replace(w, start=at, end=at + ms(90)) for w, at in zip(heard.words, late, strict=False))
-        return replace(heard, tokens=heard.tokens[:n_words], words=words)
+        return replace(heard, tokens=heard.tokens[:n_words], words=words, logprobs=(0.0, 0.0))
 
 
 def test_words_known_from_before_a_cut_tell_where_speech_is_left_out_behind_it() -> None:
@@ -655,6 +655,24 @@ def test_words_known_from_before_a_cut_tell_where_speech_is_left_out_behind_it()
     spoken = {word.token: word.start for word in recording.spoken}
     words = [word for final in playing.finals for word in final.words]
     assert all(abs(word.start - spoken[word.tokens[0]]) <= ms(1000) for word in words)
+
+
+class StillDecoder(ScriptedDecoder):
+    """Times the first word where the window begins, and without length: all speech seems to follow it."""
+
+    def hypothesis(self, request: Request) -> Hypothesis:
+        heard = super().hypothesis(request)
+        at = request.window.start
+        return replace(heard, words=tuple(replace(word, start=at, end=at) for word in heard.words))
+
+
+def test_a_window_whose_words_have_no_length_is_not_asked_for_again_and_again() -> None:
+    recording = record([Phrase(600, (300,) * 12)], trailing_ms=900)
+    playing = Play(make_session(SessionSettings("en", interim=False)), StillDecoder(recording))
+    for chunk in BY_100_MS.split(recording.samples):
+        playing.push(chunk)
+    playing.finish()
+    assert playing.said == list(recording.tokens)
 
 
 # ------------------------------------------------------------------------------------------------ lead
@@ -740,14 +758,32 @@ def test_a_full_window_without_text_is_decoded_again_without_its_lead() -> None:
     assert playing.said == list(recording.tokens)
 
 
-def test_behind_a_cut_the_lead_has_room_in_a_short_window() -> None:
+@pytest.mark.parametrize("longest_s", [8.0, 12.0])
+def test_behind_a_cut_the_lead_has_room_in_a_short_window(longest_s: float) -> None:
     """Without it the window would be full of new speech at once, and begin in the middle of a sentence."""
-    recording = steady_speech(60, trailing_ms=900)
-    playing = led(recording, max_utterance_s=8.0, interim=False)
+    recording = steady_speech(110, trailing_ms=900)
+    playing = led(recording, max_utterance_s=longest_s, interim=False)
     behind_cuts = [request for request in playing.requests if request.utterance_id > 0]
     assert len(behind_cuts) > 3 and all(request.n_lead for request in behind_cuts)
-    assert all(request.window.end - request.window.start <= ms(8000) for request in behind_cuts)
+    assert all(request.window.end - request.window.start <= longest_s * SAMPLE_RATE for request in behind_cuts)
     assert playing.said == list(recording.tokens)
+
+
+class EarlyDecoder(ScriptedDecoder):
+    """Times the words of an utterance that has a lead before its beginning."""
+
+    def hypothesis(self, request: Request) -> Hypothesis:
+        heard = super().hypothesis(request)
+        if not request.n_lead:
+            return heard
+        at = request.own_start - ms(100)
+        late = tuple(replace(word, start=at, end=at) for word in heard.words[request.n_lead :])
+        return replace(heard, words=heard.words[: request.n_lead] + late)
+
+
+def test_words_that_are_timed_inside_the_lead_are_not_doubled() -> None:
+    recording = record([Phrase(600, (300,) * 4), Phrase(900, (300,) * 12)], trailing_ms=900)
+    assert led(recording, EarlyDecoder(recording)).said == list(recording.tokens)
 
 
 def test_an_utterance_without_text_is_decoded_again_without_its_lead() -> None:
