@@ -21,8 +21,11 @@ from engine.checkpoint import Dimensions
 from engine.silence import CROSS_STRIDE, ENCODER_STRIDE, SilenceTail, TailKeys, n_tail_keys
 
 _KEYS_MULTIPLE = 64
+# Attention in bf16. Code is generated for every shape of a product, which takes a millisecond and half a megabyte, so
+# shapes are rounded up to few.
 _MANY_QUERIES = 64  # of fewer, the change of format costs more than it saves
 _QUERIES_AT_ONCE = 256  # the scores of more leave the cache
+_QUERIES_STEP, _KEYS_STEP = 32, 128
 
 
 class TextKeys:
@@ -137,12 +140,14 @@ class AudioKeys:
     def attend(self, layer: int, row: int, query: Tensor) -> Tensor:
         """Attend from (n, H, D) queries to one row; returns (n, H, D)."""
         run = self._runs[row]
-        bias = self._bias[row, run]
         if self._in_bf16 and len(query) >= _MANY_QUERIES:
+            n_keys = min(round_up(run.stop - run.start, _KEYS_STEP), self.n_keys)
+            begin = min(run.start, self.n_keys - n_keys)
+            run = slice(begin, begin + n_keys)  # what is not in the run has a bias of -inf
             keys, values = self._stores[layer][:, row, :, run]
-            return _attend_in_bf16(query, keys, values, bias)
+            return _attend_in_bf16(query, keys, values, self._bias[row, run])
         keys, values = self._stores[layer][:, row : row + 1, :, run]
-        return _attend(query[None], keys, values, bias)[0]
+        return _attend(query[None], keys, values, self._bias[row, run])[0]
 
     def attend_padded(self, layer: int, rows: Tensor, query: Tensor, n_keys: int) -> Tensor:
         """Attend from (B, T, H, D) queries to the first keys of (B,) rows; returns (B, T, H, D)."""
@@ -215,7 +220,12 @@ def _zeros(size: tuple[int, ...], like: Tensor) -> Tensor:
 
 def whole_blocks(n_keys: int) -> int:
     """Round up to whole blocks, which attention with a bias wants on a GPU."""
-    return -(-n_keys // _KEYS_MULTIPLE) * _KEYS_MULTIPLE
+    return round_up(n_keys, _KEYS_MULTIPLE)
+
+
+def round_up(n: int, step: int) -> int:
+    """Return the least multiple of `step` that is not less than `n`."""
+    return -(-n // step) * step
 
 
 def _write_at(store: Tensor, rows: Tensor, at: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -233,9 +243,11 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor
 def _attend_in_bf16(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     """Attend from (n, H, D) to (H, m, D); `bias` is (m,). The products take and give bf16; all else is float32."""
     keys, values = keys.bfloat16().transpose(1, 2), values.bfloat16()
-    scaled = (query / math.sqrt(query.shape[-1])).bfloat16().transpose(0, 1)  # (H, n, D)
+    n_queries = len(query)
+    missing = round_up(n_queries, _QUERIES_STEP) - n_queries
+    scaled = F.pad(query / math.sqrt(query.shape[-1]), (0, 0, 0, 0, 0, missing)).bfloat16().transpose(0, 1)  # (H, n, D)
     attended = []
     for some in torch.split(scaled, _QUERIES_AT_ONCE, dim=1):
         weights = torch.bmm(some, keys).float().add_(bias).softmax(-1)
         attended.append(torch.bmm(weights.bfloat16(), values))
-    return torch.cat(attended, dim=1).transpose(0, 1).float()
+    return torch.cat(attended, dim=1)[:, :n_queries].transpose(0, 1).float()
