@@ -386,6 +386,10 @@ def bench_stream(
 def bench_engine(
     model: ModelName = _DEFAULTS.model,
     device: DeviceName = _DEFAULTS.device,
+    seconds: Annotated[list[float] | None, typer.Option(help="Audio in a window; repeatable.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Windows in one encoder run; repeatable.")] = None,
+    decode_batch: Annotated[list[int] | None, typer.Option(min=1, help="Rows of a decode step; repeatable.")] = None,
+    dtype: Annotated[list[Precision] | None, typer.Option(help="Number formats; repeatable.")] = None,
     encoder_output: Annotated[Path | None, typer.Option(help="Also write the encoder's table as JSON.")] = None,
     decoder_output: Annotated[Path | None, typer.Option(help="Also write the decoder's table as JSON.")] = None,
     peers_dir: Annotated[
@@ -398,7 +402,14 @@ def bench_engine(
 
     with _named(EngineError, PeerUnavailable):
         config = EngineConfig(model=model, device=device)
-        bench.run(config, encoder_output=encoder_output, decoder_output=decoder_output, peers_dir=peers_dir)
+        default = bench.Grid()
+        grid = bench.Grid(
+            tuple(seconds or default.seconds),
+            tuple(batch or default.batches),
+            tuple(decode_batch or default.decode_batches),
+            tuple(dtype or default.dtypes),
+        )
+        bench.run(config, grid, encoder_output=encoder_output, decoder_output=decoder_output, peers_dir=peers_dir)
 
 
 @bench_cli.command("readme")

@@ -19,7 +19,7 @@ import torch
 from app.bench.machine import describe_machine
 from app.bench.peer_environment import prepare_weights
 from app.bench.peer_files import ctranslate2_encoder_ms
-from app.bench.report import Report
+from app.bench.report import Report, command_line
 from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Context, EngineConfig, Precision
@@ -27,7 +27,7 @@ from engine.model import Whisper
 from engine.quantisation import multiplies_bf16
 from engine.ragged import RaggedWindows
 from engine.registry import load_model
-from engine.runner import ModelRunner, default_threads
+from engine.runner import ModelRunner, choose_device, default_threads
 from engine.scheduler import Scheduler
 from engine.scheduler import Sequence as Running
 from engine.silence import ENCODER_STRIDE, n_tail_keys
@@ -36,6 +36,10 @@ from engine.types import POSITION_SAMPLES, SAMPLE_RATE, Request, Samples, Window
 
 _REPEATS = 5
 _DECODE_STEPS = 12
+_DTYPES = {
+    "cpu": (Precision.FP32, Precision.BF16, Precision.INT8),
+    "cuda": (Precision.FP32, Precision.BF16, Precision.FP16),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +72,27 @@ class DecoderRow:
     floor_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is measured: every combination.
+
+    Attributes:
+        seconds: of audio in a window.
+        batches: windows in one run of the encoder.
+        decode_batches: rows of one decode step.
+        dtypes: none takes those that the device has.
+    """
+
+    seconds: tuple[float, ...] = (1, 5, 10, 25)
+    batches: tuple[int, ...] = (1, 4)
+    decode_batches: tuple[int, ...] = (1, 4, 16)
+    dtypes: tuple[Precision, ...] = ()
+
+
 def run(
     config: EngineConfig,
+    grid: Grid,
     *,
-    seconds: Sequence[float] = (1, 5, 10, 25),
-    batches: Sequence[int] = (1, 4),
-    decode_batches: Sequence[int] = (1, 4, 16),
     peers_dir: Path | None = None,
     encoder_output: Path | None = None,
     decoder_output: Path | None = None,
@@ -84,20 +103,34 @@ def run(
         peers_dir: where faster-whisper is installed for comparison; None leaves it out.
     """
     checkpoint = load_model(config.model)
-    n_rows = max(*batches, *decode_batches)
+    device = choose_device(config.device)
+    n_rows = max(*grid.batches, *grid.decode_batches)
     torch.set_num_threads(config.n_threads or default_threads())
-    speeds = measure_speeds()
+    speeds = measure_speeds(device)
     encoder_rows: list[EncoderRow] = []
     decoder_rows: list[DecoderRow] = []
-    for dtype in (Precision.FP32, Precision.INT8):
+    for dtype in grid.dtypes or _DTYPES[device.type]:
         for context in Context:
             bench = _Bench(checkpoint, replace(config, dtype=dtype, context=context, n_slots=n_rows), speeds)
-            lengths = seconds if context is Context.TAIL else (30,)  # padded windows all take the same
-            encoder_rows += [bench.encoder(s, b) for s in lengths for b in batches]
-        encoder_rows += _of_bare_encoder(checkpoint, dtype, seconds, speeds)
-        decoder_rows += [bench.decoder(b) for b in decode_batches]
+            lengths = grid.seconds if context is Context.TAIL else (30,)  # padded windows all take the same
+            encoder_rows += [bench.encoder(s, b) for s in lengths for b in grid.batches]
+        if dtype in (Precision.FP32, Precision.INT8) and device.type == "cpu":
+            encoder_rows += _of_bare_encoder(checkpoint, dtype, grid.seconds, speeds)
+        decoder_rows += [bench.decoder(b) for b in grid.decode_batches]
     if peers_dir:
-        encoder_rows += _of_ctranslate2(config, checkpoint, seconds, speeds, peers_dir)
+        encoder_rows += _of_ctranslate2(config, checkpoint, grid.seconds, speeds, peers_dir)
+    default = Grid()
+    command = command_line(
+        "tickscribe bench engine",
+        (
+            ("--model", config.model, EngineConfig().model),
+            ("--device", config.device, EngineConfig().device),
+            ("--seconds", grid.seconds, default.seconds),
+            ("--batch", grid.batches, default.batches),
+            ("--decode-batch", grid.decode_batches, default.decode_batches),
+            ("--dtype", grid.dtypes, default.dtypes),
+        ),
+    )
     setting = (
         f"{checkpoint.name}, {torch.get_num_threads()} thread(s); the machine multiplies {speeds.product_gflops:.0f} "
         f"GFLOP/s in float32 and reads {speeds.read_gb_per_s:.0f} GB/s"
@@ -105,19 +138,27 @@ def run(
     machine = describe_machine()
     Report(
         title="Encoder, milliseconds per window",
-        command="tickscribe bench engine",
+        command=command,
         machine=machine,
         setting=setting,
-        headings=("context", "dtype", "audio s", "batch", "ms", "float32 floor ms"),
+        headings=("context", "dtype", "audio s", "batch", "ms", "per s of audio", "float32 floor ms"),
         cells=tuple(
-            (r.context, r.dtype, f"{r.seconds:g}", str(r.batch), f"{r.ms:.1f}", f"{r.floor_ms:.1f}")
+            (
+                r.context,
+                r.dtype,
+                f"{r.seconds:g}",
+                str(r.batch),
+                f"{r.ms:.1f}",
+                f"{r.ms / r.seconds:.2f}",
+                f"{r.floor_ms:.1f}",
+            )
             for r in encoder_rows
         ),
         rows=tuple(asdict(row) for row in encoder_rows),
     ).publish(encoder_output)
     Report(
         title="Decoder, milliseconds per step",
-        command="tickscribe bench engine",
+        command=command,
         machine=machine,
         setting=f"{setting}; windows of 5 s",
         headings=("dtype", "batch", "ms", "ms per token", "weights floor ms"),
@@ -180,14 +221,19 @@ def _of_ctranslate2(
     ]
 
 
-def measure_speeds() -> Speeds:
-    """Measure the float32 matrix product and the read bandwidth, with the threads that are set."""
-    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    store = torch.ones(64 << 20)  # 256 MB, more than any cache
+def measure_speeds(device: torch.device) -> Speeds:
+    """Measure the float32 matrix product and the read bandwidth, on a CPU with the threads that are set."""
+    size = 1024 if device.type == "cpu" else 8192
+    left, right = torch.randn(2, size, size, device=device)
+    store = torch.ones(64 << 20, device=device)  # 256 MB, more than any cache
+
+    def done(result: torch.Tensor) -> None:
+        result.view(-1)[0].item()  # a GPU is waited for
+
     with torch.inference_mode():
-        product_s = _least_seconds(lambda: left @ right)
-        read_s = _least_seconds(lambda: store.sum())
-    return Speeds(2 * 1024**3 / product_s / 1e9, store.nbytes / read_s / 1e9)
+        product_s = _least_seconds(lambda: done(left @ right))
+        read_s = _least_seconds(lambda: done(store.sum()))
+    return Speeds(2 * size**3 / product_s / 1e9, store.nbytes / read_s / 1e9)
 
 
 class _Bench:
