@@ -19,7 +19,7 @@ import torch
 from app.bench.machine import describe_machine
 from app.bench.peer_environment import prepare_weights
 from app.bench.peer_files import ctranslate2_encoder_ms
-from app.bench.report import Report, command_line
+from app.bench.report import Report, command_line, engine_flags
 from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Context, EngineConfig, Precision
@@ -48,6 +48,10 @@ class Speeds:
 
     product_gflops: float  # float32 matrix product
     read_gb_per_s: float
+
+    def product_ms(self, flop: float) -> float:
+        """Return what so much arithmetic takes."""
+        return flop / self.product_gflops / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,7 @@ def run(
     command = command_line(
         "tickscribe bench engine",
         (
-            ("--model", config.model, EngineConfig().model),
-            ("--device", config.device, EngineConfig().device),
+            *engine_flags(config),
             ("--seconds", grid.seconds, default.seconds),
             ("--batch", grid.batches, default.batches),
             ("--decode-batch", grid.decode_batches, default.decode_batches),
@@ -190,7 +193,7 @@ def _of_bare_encoder(
         with torch.inference_mode():
             model.encoder(windows)
             ms = 1000 * _least_seconds(partial(model.encoder, windows))
-        floor_ms = encoder_flop(dimensions, n_positions, Context.TAIL) / speeds.product_gflops / 1e6
+        floor_ms = speeds.product_ms(encoder_flop(dimensions, n_positions, Context.TAIL))
         rows.append(EncoderRow(s, 1, "cut", dtype.value, ms, floor_ms))
     return rows
 
@@ -215,7 +218,7 @@ def _of_ctranslate2(
             context="cut" if s < 30 else "full",
             dtype="int8 (CTranslate2)",
             ms=ms,
-            floor_ms=encoder_flop(dimensions, int(50 * s), Context.TAIL) / speeds.product_gflops / 1e6,
+            floor_ms=speeds.product_ms(encoder_flop(dimensions, int(50 * s), Context.TAIL)),
         )
         for s, ms in zip(lengths, times, strict=True)
     ]
@@ -263,7 +266,7 @@ class _Bench:
             context=self._config.context.value,
             dtype=self._config.dtype.value,
             ms=min(once() for _ in range(_REPEATS)) / batch,
-            floor_ms=flop / self._speeds.product_gflops / 1e6,
+            floor_ms=self._speeds.product_ms(flop),
         )
 
     def decoder(self, batch: int) -> DecoderRow:

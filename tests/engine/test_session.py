@@ -623,10 +623,7 @@ class LeapingDecoder(ScriptedDecoder):
 
 def test_words_beyond_left_out_speech_are_not_known_behind_a_cut_before_it() -> None:
     recording = steady_speech(150, word_ms=405, trailing_ms=900)
-    playing = Play(make_session(SessionSettings("en", interim=False)), LeapingDecoder(recording))
-    for chunk in BY_100_MS.split(recording.samples):
-        playing.push(chunk)
-    playing.finish()
+    playing = led(recording, LeapingDecoder(recording), interim=False)
     assert playing.finals[0].text.endswith("w19."), "the cut lies before what was left out"
     assert playing.said == list(recording.tokens)
 
@@ -646,10 +643,7 @@ class DrawingDecoder(ScriptedDecoder):
 
 def test_words_known_from_before_a_cut_tell_where_speech_is_left_out_behind_it() -> None:
     recording = steady_speech(170, word_ms=405, trailing_ms=900)
-    playing = Play(make_session(SessionSettings("en", interim=False)), DrawingDecoder(recording))
-    for chunk in BY_100_MS.split(recording.samples):
-        playing.push(chunk)
-    playing.finish()
+    playing = led(recording, DrawingDecoder(recording), interim=False)
     assert any(request.n_committed for request in playing.requests)
     assert playing.said == list(recording.tokens)
     spoken = {word.token: word.start for word in recording.spoken}
@@ -668,10 +662,7 @@ class StillDecoder(ScriptedDecoder):
 
 def test_a_window_whose_words_have_no_length_is_not_asked_for_again_and_again() -> None:
     recording = record([Phrase(600, (300,) * 12)], trailing_ms=900)
-    playing = Play(make_session(SessionSettings("en", interim=False)), StillDecoder(recording))
-    for chunk in BY_100_MS.split(recording.samples):
-        playing.push(chunk)
-    playing.finish()
+    playing = led(recording, StillDecoder(recording), interim=False)
     assert playing.said == list(recording.tokens)
 
 
