@@ -6,7 +6,7 @@ neighbours in the batch say. The product itself is exact integer arithmetic. (Br
 changes as many words and costs two more passes over every product.)
 
 A processor without VNNI adds two 16-bit products before it widens them, which overflows with eight bits on both sides.
-Weights therefore get seven: measured with tiny.en, that changes fewer words than seven bits for the activations.
+There weights get seven: measured with tiny.en, that changes fewer words than seven bits for the activations.
 
 Next to these products attention weighs as much; where the processor multiplies bf16, the encoder's goes through that
 (engine/cache.py).
@@ -14,6 +14,7 @@ Next to these products attention weighs as much; where the processor multiplies 
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import torch
@@ -23,6 +24,7 @@ _LEVELS = 255  # of activations: 0..255
 _ZERO_POINT = 128
 _SCALE = 2.0 / (_LEVELS - 1)  # -1 falls on 1, +1 on 255
 _LEAST_PEAK = 1e-8  # of a row of zeros
+_EIGHT_BITS, _SEVEN_BITS = 127, 63  # levels of weights on either side
 
 _linear = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
@@ -33,20 +35,14 @@ class QuantisedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """`weight` is (N, K), `bias` (N,)."""
         super().__init__()
-        weight = weight.float()
-        scales = (weight.abs().amax(dim=1) / 63).clamp(min=torch.finfo(torch.float32).tiny).double()
-        zero_points = torch.zeros(len(weight), dtype=torch.int64)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch means to replace these operators; this file is where to follow
-            quantised = torch.quantize_per_channel(weight, scales, zero_points, 0, torch.qint8)
-        self._packed = torch.ops.quantized.linear_prepack(quantised, None)
+        self._packed = _pack(weight, _most_levels())
         self._bias = None if bias is None else bias.float()
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) float32 -> (..., N) float32."""
         # abs and amax: aminmax takes 20 times as long, a norm 5 times.
         peak = x.abs().amax(-1, keepdim=True).clamp_(min=_LEAST_PEAK)
-        product: Tensor = _linear(x / peak, _SCALE, _ZERO_POINT, self._packed)
+        product: Tensor = _multiply(x / peak, self._packed)
         return product.mul_(peak) if self._bias is None else torch.addcmul(self._bias, product, peak)
 
 
@@ -64,6 +60,34 @@ class QuantisedConv1d(nn.Module):
         """(N, in, n) float32 -> (N, out, n')."""
         seen = x.transpose(1, 2).flatten(1).unfold(1, self._width, self._step)  # (N, n', kernel * in)
         return self._product(seen).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def _pack(weight: Tensor, n_levels: int) -> torch.ScriptObject:
+    """Quantise (N, K) weights to -n_levels..n_levels, per output channel, and lay them out for `_multiply`."""
+    weight = weight.float()
+    scales = (weight.abs().amax(dim=1) / n_levels).clamp(min=torch.finfo(torch.float32).tiny).double()
+    zero_points = torch.zeros(len(weight), dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch means to replace these operators; this file is where to follow
+        quantised = torch.quantize_per_channel(weight, scales, zero_points, 0, torch.qint8)
+    return torch.ops.quantized.linear_prepack(quantised, None)  # type: ignore[no-any-return]
+
+
+def _multiply(x: Tensor, packed: torch.ScriptObject) -> Tensor:
+    """(..., K) float32 in -1..1, weights of `_pack` -> (..., N) float32."""
+    return _linear(x, _SCALE, _ZERO_POINT, packed)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _most_levels() -> int:
+    """Return how many levels weights may have on either side, so that no product overflows on this processor."""
+    # The largest weights, of either sign, by the largest activations: what overflows anywhere does so here.
+    extreme = torch.ones(64, 256)
+    extreme[::2] = -1
+    n_rows = 8
+    found = _multiply(torch.ones(n_rows, 256), _pack(extreme, _EIGHT_BITS))
+    is_exact = torch.allclose(found, extreme.sum(1).expand(n_rows, -1), rtol=1e-3)
+    return _EIGHT_BITS if is_exact else _SEVEN_BITS
 
 
 def is_available() -> bool:

@@ -54,6 +54,25 @@ def test_a_constant_row_is_no_trouble(value: float) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("n_rows", [1, 2, 7, 64])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_largest_activations_by_the_largest_weights_do_not_overflow(n_rows: int, sign: float) -> None:
+    weight = torch.full((48, 384), sign)
+    found = QuantisedLinear(weight, None)(torch.ones(n_rows, 384))
+    torch.testing.assert_close(found, torch.full((n_rows, 48), 384 * sign), rtol=1e-3, atol=0.0)
+
+
+@torch.inference_mode()
+def test_where_products_overflow_weights_have_seven_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturating(x: Tensor, weight: Tensor) -> Tensor:
+        return (x @ weight.T).clamp(-100, 100)  # as a sum of 16-bit products is where it overflows
+
+    monkeypatch.setattr(quantisation, "_pack", lambda weight, n_levels: weight)
+    monkeypatch.setattr(quantisation, "_multiply", saturating)
+    assert quantisation._most_levels.__wrapped__() == 63
+
+
+@torch.inference_mode()
 @given(
     seed=st.integers(0, 1_000),
     shape=st.tuples(st.integers(1, 3), st.integers(3, 12)),
