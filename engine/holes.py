@@ -75,3 +75,8 @@ def find_hole(words: Sequence[Word], n_committed: int, end: int, speech: SpeechL
         if n_tokens >= n_committed and speech.between(said, next_start) >= _LEAST_LEFT_OUT:
             return Hole(n_words, said)
     return None
+
+
+def begins_late(words: Sequence[Word], start: int, speech: SpeechLog) -> bool:
+    """Whether two seconds of speech lie between sample `start` and the first of the words, if there is any."""
+    return bool(words) and speech.between(start, words[0].start) >= _LEAST_LEFT_OUT

@@ -1,29 +1,32 @@
 """What the model is shown once more before an utterance: the words said just before it, and their audio.
 
 Whoever pauses for half a second in the middle of a sentence begins an utterance there, and a window that begins in the
-middle of a sentence is transcribed badly. So the window of an utterance that follows soon, and is still short, begins
-earlier; the words said there are forced, like committed ones, and appear in no event.
+middle of a sentence is transcribed badly. So the window of an utterance that follows soon begins earlier, as long as
+there is room for both; the words said there are forced, like committed ones, and appear in no event.
 
 Where it can, it begins where the window before it began: what was encoded for that one is in the cache, so that the
 context of many utterances costs no more than that of one. When it has become too long, a new one begins with the last
-few words. Pure. One `LastWords` belongs to one session.
+of these words. Pure. One `LastWords` belongs to one session.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Hypothesis, Word
 
-LONGEST_LEAD = 20 * SAMPLE_RATE  # from its beginning to the utterance
-LONGEST_LED = 8 * SAMPLE_RATE  # an utterance that has grown has context of its own
+LONGEST_LEAD = 26 * SAMPLE_RATE  # from its beginning to the utterance
 SHORT_WINDOW = 12 * SAMPLE_RATE  # where none may be longer, a lead counts within the length of its utterance
-_LONGEST_NEW_LEAD = 8 * SAMPLE_RATE
+MOST_TOKENS = 192  # of a lead and its utterance: a window may have 224, and more may be said before it is shown
+_LONGEST_NEW_LEAD = 20 * SAMPLE_RATE
+_LONGEST_IN_SHORT = 8 * SAMPLE_RATE  # of thirty seconds
 _LONGEST_GAP = 3 * SAMPLE_RATE  # between two words; what lies further back is another matter
 _MARGIN = SAMPLE_RATE // 5  # before the first word, so that it keeps its first sound
-_MOST_TOKENS = 112  # half of what a window may have
+_MOST_TOKENS = 112  # of a lead
+_MOST_NEW_TOKENS = 80
 _MOST_WORDS = 128
 
 
@@ -44,8 +47,9 @@ class LastWords:
         Args:
             longest: window that there may be; leads are bounded by their share of thirty seconds.
         """
-        self._longest_new = longest * _LONGEST_NEW_LEAD // MAX_WINDOW_SAMPLES
-        self._longest = longest * LONGEST_LEAD // MAX_WINDOW_SAMPLES if longest > SHORT_WINDOW else self._longest_new
+        is_short = longest <= SHORT_WINDOW
+        self._longest = longest * (_LONGEST_IN_SHORT if is_short else LONGEST_LEAD) // MAX_WINDOW_SAMPLES
+        self._longest_new = longest * (_LONGEST_IN_SHORT if is_short else _LONGEST_NEW_LEAD) // MAX_WINDOW_SAMPLES
         self._words: deque[Word] = deque(maxlen=_MOST_WORDS)
         self._window_start = 0
 
@@ -61,17 +65,19 @@ class LastWords:
         n_tokens = sum(len(word.tokens) for word in taken)
         if taken and reaches_back and start - self._window_start <= self._longest and n_tokens <= _MOST_TOKENS:
             return _lead(self._window_start, taken)
-        taken, earlier = self._back_to(start - self._longest_new + _MARGIN, start)
+        taken, earlier = self._back_to(start - self._longest_new + _MARGIN, start, _MOST_NEW_TOKENS)
         if not taken:
             return None
         return _lead(max(0, taken[0].start - _MARGIN, earlier.end if earlier else 0), taken)
 
-    def _back_to(self, begin: int, start: int) -> tuple[list[Word], Word | None]:
+    def _back_to(self, begin: int, start: int, most_tokens: float = math.inf) -> tuple[list[Word], Word | None]:
         """Return the words that follow each other from sample `begin` to `start`, and the one before them."""
         taken = deque[Word]()
+        n_tokens = 0
         for word in reversed(self._words):
             next_start = taken[0].start if taken else start
-            if next_start - word.end > _LONGEST_GAP or _is_before(word, begin):
+            n_tokens += len(word.tokens)
+            if next_start - word.end > _LONGEST_GAP or _is_before(word, begin) or n_tokens > most_tokens:
                 return list(taken), word
             taken.appendleft(word)
         return list(taken), None

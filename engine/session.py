@@ -29,10 +29,10 @@ from engine.cutting import CutRules, choose_cut, n_settled, to_segments, with_kn
 from engine.endpoint import BLOCK_SAMPLES, Endpointer, EndpointRules, Onset
 from engine.guards import needs_own_window, suppress_reason
 from engine.history import History
-from engine.holes import Hole, SpeechLog, find_hole
+from engine.holes import Hole, SpeechLog, begins_late, find_hole
 from engine.hotwords import hotwords_of
 from engine.languages import LANGUAGE_KNOWN_AFTER, odds_for
-from engine.lead import LONGEST_LEAD, LONGEST_LED, SHORT_WINDOW, LastWords, Lead, without_lead
+from engine.lead import LONGEST_LEAD, MOST_TOKENS, SHORT_WINDOW, LastWords, Lead, without_lead
 from engine.showing import Showing, are_certain, with_forms, word_logprobs
 from engine.types import (
     SAMPLE_RATE,
@@ -84,7 +84,7 @@ class Utterance:
         heard_language: the newest guess, and its probability.
         logprobs: of the words of the newest hypothesis behind what it was made to begin with.
         history: what the model is told to have been said before; set with the first request.
-        lead: the words before that its windows show once more as long as they are short.
+        lead: the words before that its windows show once more as long as there is room for them.
         is_alone: nothing is to lead to it.
         known: words that it begins with, and their times, heard before a cut.
         settled: the beginning, where a hypothesis left out what followed; the rest is asked for by itself, from sample
@@ -316,13 +316,7 @@ class Session:
         end = min(self._endpointer.heard, speech_end + self._endpointer.rules.hangover_samples)
         end = min(max(end, utterance.rest_start + 1), utterance.start + self._longest)
         lead = utterance.lead
-        if lead is None or end - lead.start > self._longest or self._has_grown(end - utterance.start):
-            return Window(utterance.rest_start, end)
-        return Window(lead.start, end)
-
-    def _has_grown(self, length: int) -> bool:
-        """Whether an utterance has context of its own; where windows are short, it never has enough."""
-        return length > LONGEST_LED and self._longest > SHORT_WINDOW
+        return Window(lead.start if lead and end - lead.start <= self._longest else utterance.rest_start, end)
 
     def _is_due(self, utterance: Utterance, window: Window) -> bool:
         """Whether an open utterance has enough news for another request."""
@@ -402,9 +396,11 @@ class Session:
             hypothesis = without_lead(hypothesis, request.n_lead, utterance.start, self._vocabulary.decode)
         hypothesis = replace(hypothesis, words=with_known_times(hypothesis.words, utterance.known))
         speech_prob = self._speech.mean(utterance.rest_start, request.window.end)
-        if request.n_lead and not request.n_committed and needs_own_window(hypothesis, speech_prob):
-            utterance.go_alone()
-            return told
+        if request.n_lead and not request.n_committed:
+            skips_beginning = begins_late(hypothesis.words, utterance.rest_start, self._speech)
+            if skips_beginning or needs_own_window(hypothesis, speech_prob):
+                utterance.go_alone()
+                return told
         reason = None if request.n_committed else suppress_reason(hypothesis, speech_prob, self._history.prompt)
         if reason is None:
             self._note_language(utterance, request, hypothesis)
@@ -414,6 +410,8 @@ class Session:
             utterance.showing = Showing(self._settings.stability, self._key)  # nothing of it was text
         hypothesis = self._observe(utterance, request, hypothesis)
         utterance.answered = (request, hypothesis)
+        if request.n_lead + len(hypothesis.tokens) > MOST_TOKENS:
+            utterance.lead, utterance.is_alone = None, True
         if self._gives_final(utterance, request):
             self._finalise(utterance, request, hypothesis)
             return told + self._emit_finals()

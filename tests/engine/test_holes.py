@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.endpoint import BLOCK_SAMPLES
-from engine.holes import Hole, SpeechLog, find_hole
+from engine.holes import Hole, SpeechLog, begins_late, find_hole
 from engine.types import Word
 from tests.engine.scripted import ms
 
@@ -60,6 +60,12 @@ def test_committed_words_stay_whatever_they_leave_out(n_committed: int, hole: Ho
 
 def test_without_words_there_is_nothing_to_go_on_from() -> None:
     assert find_hole([], 0, ms(9000), ALL) is None
+
+
+def test_two_seconds_of_speech_before_the_first_word_were_left_out() -> None:
+    assert begins_late(said((3000, 3400)), ms(900), ALL)
+    assert not begins_late(said((2500, 2900)), ms(900), ALL)
+    assert not begins_late([], ms(900), ALL)
 
 
 @given(

@@ -34,17 +34,17 @@ def test_the_words_before_lead_to_an_utterance_from_where_their_window_began() -
 
 
 def test_a_lead_that_has_become_too_long_begins_anew_with_the_last_words() -> None:
-    kept = lead_before(20_000, *speech(40))
-    assert kept == Lead(0, tuple(range(40)))
-    anew = lead_before(20_500, *speech(41))
-    assert anew is not None and anew.tokens == tuple(range(26, 41)) and anew.start == ms(13_000)
+    kept = lead_before(26_000, *speech(52))
+    assert kept == Lead(0, tuple(range(52)))
+    anew = lead_before(26_500, *speech(53))
+    assert anew is not None and anew.tokens == tuple(range(14, 53)) and anew.start == ms(7_000)
 
 
 def test_a_lead_of_too_many_tokens_begins_anew() -> None:
     words = [word(n, 100 * n, 100 * n + 100) for n in range(113)]
     assert lead_before(11_200, *words[:112]) == Lead(0, tuple(range(112)))
     anew = lead_before(11_300, *words)
-    assert anew is not None and anew.tokens[0] == 35
+    assert anew is not None and anew.tokens == tuple(range(33, 113))
 
 
 def test_a_word_that_ended_where_the_window_began_is_not_in_it() -> None:
