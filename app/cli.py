@@ -300,6 +300,10 @@ def evaluate(
     ] = None,
     pace: Annotated[float, typer.Option(min=0.1, help="Speed of streaming; 1 is real time.")] = 1.0,
     streams: Annotated[int, typer.Option(min=1, help="How many speak at once.")] = 4,
+    starts: Annotated[
+        int,
+        typer.Option(min=1, help="How often each recording is heard, 20 ms later each time: rounding moves errors."),
+    ] = 1,
     stabilities: Annotated[
         list[Stability] | None,
         typer.Option(
@@ -337,6 +341,7 @@ def evaluate(
             languages=tuple(languages or ()),
             pace=pace,
             n_streams=streams,
+            n_starts=starts,
             stabilities=tuple(stabilities or (Stability.BALANCED,)),
             file_pause_ms=file_pause_ms,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from app.media import open_media
-from engine.types import MAX_WINDOW_SAMPLES, Samples
+from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Samples
 
 
 class ClipError(Exception):
@@ -26,6 +26,7 @@ class Entry:
         kind: such as utterance, longform, noisy, nonspeech.
         reference: what is said; empty where nobody speaks.
         words: a table of the words with their times, where there is one.
+        silence_ms: silence that is put before the recording.
     """
 
     name: str
@@ -34,6 +35,16 @@ class Entry:
     kind: str
     reference: str
     words: Path | None = None
+    silence_ms: int = 0
+
+    def load(self) -> Samples:
+        """Decode the recording, the silence before it included: (n,) float32 mono 16 kHz.
+
+        Raises:
+            MediaError: it cannot be read.
+        """
+        silence = np.zeros(self.silence_ms * SAMPLE_RATE // 1000, dtype=np.float32)
+        return np.concatenate([silence, load_audio(self.path)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from app.bench.clips import ClipError, Entry, load_audio, read_manifest
+from app.bench.clips import ClipError, Entry, read_manifest
 from app.bench.load import Trace
 from app.bench.machine import describe_machine
 from app.bench.point import MAX_LATENESS_S
@@ -21,7 +21,7 @@ from app.bench.scoring import CHARACTER_LANGUAGES, Scorer
 from app.eval import offline, peer, stepped, streamed
 from app.eval.measures import SpokenWord, read_words, to_timed, word_time_errors
 from app.eval.offline import Transcript
-from app.eval.options import Arm, Options
+from app.eval.options import START_STEP_MS, Arm, Options
 from app.eval.page import to_html
 from app.eval.results import ArmResult, ClipResult, group_of, to_row, to_table
 from app.eval.streamed import Timing
@@ -40,7 +40,7 @@ def run(options: Options, *, output: Path | None = None, page: Path | None = Non
     """Evaluate, print the table, and write it as JSON and as a page where these are named."""
     machine, scorer = describe_machine(), Scorer()
     entries, left_out = select(read_manifest(options.manifest), options)
-    known = {entry.name: tuple(read_words(entry.words)) for entry in entries if entry.words}
+    known = {entry.name: tuple(_words_of(entry)) for entry in entries if entry.words}
     arms = _run_arms(options, entries, known, scorer)
     headings, cells = to_table(arms)
     report = Report(
@@ -61,10 +61,10 @@ def run(options: Options, *, output: Path | None = None, page: Path | None = Non
 
 
 def select(entries: Sequence[Entry], options: Options) -> tuple[list[Entry], int]:
-    """Take the clips that were asked for and that the model can speak.
+    """Take the clips that were asked for and that the model can speak, as often as they are to be heard.
 
     Returns:
-        The clips, and how many were left out because of their language.
+        The clips, and how many of the manifest were left out because of their language.
 
     Raises:
         ClipError: none is left.
@@ -81,7 +81,20 @@ def select(entries: Sequence[Entry], options: Options) -> tuple[list[Entry], int
         raise ClipError(
             f"{options.manifest} has no clip of these kinds and languages that {options.engine.model} speaks."
         )
-    return taken, len(asked) - len(taken)
+    starts = range(0, options.n_starts * START_STEP_MS, START_STEP_MS)
+    return [_later(entry, ms) for entry in taken for ms in starts], len(asked) - len(taken)
+
+
+def _later(entry: Entry, ms: int) -> Entry:
+    return replace(entry, name=f"{entry.name} +{ms} ms", silence_ms=ms) if ms else entry
+
+
+def _words_of(entry: Entry) -> Iterator[SpokenWord]:
+    """The words of a recording for which there is a table of them, on the clock of its audio."""
+    assert entry.words
+    late_s = entry.silence_ms / 1000
+    for word in read_words(entry.words):
+        yield SpokenWord(word.word, word.start_s + late_s, word.end_s + late_s)
 
 
 # ------------------------------------------------------------------------------------------- running
@@ -126,7 +139,7 @@ def _transcribe_offline(arm: Arm, config: EngineConfig, entries: Sequence[Entry]
     heard = []
     with _progress(arm, len(entries)) as advance:
         for entry in entries:
-            heard.append(offline.transcribe(engine, entry.name, load_audio(entry.path), entry.language))
+            heard.append(offline.transcribe(engine, entry.name, entry.load(), entry.language))
             advance()
     cut = f"cut at pauses of {config.pause_ms} ms"
     return f"context {config.context}, {engine.info.dtype} on {engine.info.device}, {cut}", heard
@@ -154,7 +167,7 @@ def _speak_in_steps(stability: Stability, options: Options, entries: Sequence[En
     traces = []
     with _progress(Arm.STEPPED, len(entries)) as advance:
         for entry in entries:
-            traces.append(stepped.speak(engine, entry.name, load_audio(entry.path), entry.language, stability))
+            traces.append(stepped.speak(engine, entry.name, entry.load(), entry.language, stability))
             advance()
     return traces
 
@@ -169,7 +182,7 @@ def _read(
     detector = SpeechDetector()
     timings = []
     for entry, trace in zip(entries, traces, strict=True):
-        span = speech_span_s(detector, load_audio(entry.path)) if entry.reference else None
+        span = speech_span_s(detector, entry.load()) if entry.reference else None
         apart = entry.language not in CHARACTER_LANGUAGES  # words that are not set apart cannot be found in a text
         timings.append(
             streamed.judge(
@@ -227,6 +240,7 @@ def _command(options: Options) -> str:
         ("--file-pause-ms", options.file_pause_ms, defaults.file_pause_ms),
         ("--pace", options.pace, defaults.pace),
         ("--streams", options.n_streams, defaults.n_streams),
+        ("--starts", options.n_starts, defaults.n_starts),
         ("--stability", options.stabilities, defaults.stabilities),
         ("--peer", options.peer, defaults.peer),
         ("--arm", tuple(arm for arm in Arm if arm in options.arms), defaults.arms),
@@ -238,7 +252,9 @@ def _command(options: Options) -> str:
 
 def _setting(options: Options, entries: Sequence[Entry], left_out: int, arms: Sequence[ArmResult]) -> str:
     manifest = options.manifest.name if options.manifest.is_absolute() else options.manifest
-    parts = [f"{len(entries)} clips of {manifest}, 95 % intervals over clips"]
+    parts = [f"{len(entries) // options.n_starts} clips of {manifest}, 95 % intervals over clips"]
+    if options.n_starts > 1:
+        parts.append(f"each heard {options.n_starts} times, each time behind {START_STEP_MS} ms more of silence")
     if left_out:
         parts.append(f"clips left out, of languages that {options.engine.model} does not speak: {left_out}")
     parts += [f"{arm.name}: {arm.settings}" for arm in arms]

@@ -9,6 +9,8 @@ from pathlib import Path
 from engine.config import EngineConfig
 from engine.types import FILE_PAUSE_MS, Stability
 
+START_STEP_MS = 20  # a position of the encoder, so that no window is cut in the same places
+
 
 class Arm(StrEnum):
     """Ways to transcribe."""
@@ -37,6 +39,7 @@ class Options:
         pace: seconds of audio per second of streaming.
         n_streams: speakers at once.
         stabilities: what partials show where a recording is live, one after the other.
+        n_starts: how often each recording is heard, each time later by `START_STEP_MS`.
         file_pause_ms: silence that ends an utterance where a recording is a file; live it is that of `engine`.
     """
 
@@ -49,5 +52,6 @@ class Options:
     languages: tuple[str, ...] = ()
     pace: float = 1.0
     n_streams: int = 4
+    n_starts: int = 1
     stabilities: tuple[Stability, ...] = (Stability.BALANCED,)
     file_pause_ms: int = FILE_PAUSE_MS

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from app.bench.clips import Entry, load_audio
+from app.bench.clips import Entry
 from app.bench.peer_environment import FASTER_WHISPER, ctranslate2_folder
 from app.bench.peer_files import faster_whisper_transcriber, write_wav
 from app.eval.offline import Transcript
@@ -32,7 +32,7 @@ def transcribe_all(
         )
         spoken = [entry for entry in entries if entry.language == language]
         with tempfile.TemporaryDirectory() as waves:
-            paths = [write_wav(load_audio(e.path), Path(waves) / f"{number:05}.wav") for number, e in enumerate(spoken)]
+            paths = [write_wav(e.load(), Path(waves) / f"{number:05}.wav") for number, e in enumerate(spoken)]
             _, heard = transcribe(paths)
         for entry, text in zip(spoken, heard, strict=True):
             texts[entry.name] = text.strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from app.bench.clips import Entry
@@ -63,7 +64,10 @@ class ArmResult:
 
     def interval(self, group: str) -> tuple[float, float] | None:
         """95 % interval of the group's error rate."""
-        return bootstrap_interval([clip.errors for clip in self.group(group)])
+        recordings: dict[Path, Errors] = {}
+        for clip in self.group(group):  # the same recording, heard again, is no other one
+            recordings[clip.entry.path] = recordings.get(clip.entry.path, Errors()) + clip.errors
+        return bootstrap_interval(list(recordings.values()))
 
     @property
     def invented_words(self) -> int:

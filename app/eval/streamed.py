@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from app.bench import native
-from app.bench.clips import Entry, load_audio
+from app.bench.clips import Entry
 from app.bench.delays import first_seen, word_delays
 from app.bench.load import Message, Trace, speak_alone
 from app.bench.process import free_port, running
@@ -84,7 +84,7 @@ def stream_all(
 
         async def speak(entry: Entry) -> Trace:
             async with places:
-                audio = with_tail(await asyncio.to_thread(load_audio, entry.path))
+                audio = with_tail(await asyncio.to_thread(entry.load))
                 trace = await speak_alone(native.NativeDialect(url, entry.language, stability), audio, pace=pace)
             on_done()
             return trace

@@ -237,6 +237,15 @@ def test_clips_are_pooled_by_what_they_are() -> None:
     assert ARM.invented_words == 2
 
 
+def test_a_recording_that_is_heard_again_is_no_other_one() -> None:
+    twice = [
+        result(replace(clip.entry, name=f"{clip.entry.name} +20 ms"), clip.text, clip.errors) for clip in ARM.clips
+    ]
+    both = replace(ARM, clips=(*ARM.clips, *twice))
+    assert both.interval("utterance") == ARM.interval("utterance") is not None
+    assert both.pooled("utterance") == Errors(10, deletions=2)
+
+
 def test_a_word_that_was_shown_where_nobody_speaks_was_invented_though_it_was_taken_back() -> None:
     timing = replace(judged(1.0), revisions=Revisions(2, 2))
     silent = ClipResult(QUIET, group_of(QUIET), "", Errors(), timing=timing)
@@ -298,6 +307,25 @@ def test_live_arms_run_once_per_stability(tmp_path: Path) -> None:
     assert final.revisions.revised == 0 < final.revisions.shown
     command = json.loads((tmp_path / "modes.json").read_text(encoding="utf-8"))["command"]
     assert command == "tickscribe eval --stability fast --stability final --arm stepped"
+
+
+def test_a_recording_is_heard_as_often_as_asked_for_later_each_time(tmp_path: Path) -> None:
+    table = tmp_path / "words.tsv"
+    table.write_text("word\tstart\tend\ndog\t2.0\t2.5\n", encoding="utf-8")
+    manifest = tmp_path / "manifest.tsv"
+    name = f"{AUDIO}/utterance/harvard-spk1-snt1.flac"
+    manifest.write_text(
+        f"file\tlanguage\tkind\treference\twords\n{name}\ten\tutterance\tthe\twords.tsv\n", encoding="utf-8"
+    )
+    options = Options(EngineConfig(), manifest, arms=(Arm.OFFLINE,), n_starts=3)
+    (offline,) = evaluate.run(options, output=tmp_path / "starts.json")
+    assert [clip.entry.name.removeprefix(name) for clip in offline.clips] == ["", " +20 ms", " +40 ms"]
+    assert [len(clip.entry.load()) - len(offline.clips[0].entry.load()) for clip in offline.clips] == [0, 320, 640]
+    late_s = [error for clip in offline.clips for error in clip.start_errors_s]
+    assert len(late_s) == 3 and max(late_s) - min(late_s) < 0.03, "times count from the beginning of the silence"
+    report = json.loads((tmp_path / "starts.json").read_text(encoding="utf-8"))
+    assert report["command"] == "tickscribe eval --starts 3 --arm offline"
+    assert "1 clips of" in report["setting"] and "each heard 3 times" in report["setting"]
 
 
 @pytest.mark.timeout(400)  # a server starts, and an engine beside it
