@@ -50,6 +50,10 @@ class Runner(Protocol):
         """Prefill and one step."""
         ...
 
+    def weigh(self, finished: list[Sequence]) -> None:
+        """Give a likelier text to those that want words, where there is one."""
+        ...
+
     def align(self, finished: list[Sequence]) -> None:
         """Set the words of those that want them."""
         ...
@@ -103,6 +107,7 @@ def _run_round(
     effort.tokens += sum(len(gain.tokens) for gain in output.prefill_gains + output.decode_gains)
     ended = scheduler.update(round_, output)
     finished = scheduler.retry(ended)
+    runner.weigh(finished)
     runner.align(finished)
     scheduler.release(finished)
     effort.retried += [sequence for sequence in ended if sequence not in finished]

@@ -58,6 +58,7 @@ class EngineConfig:
             the same sample; 0 encodes every window afresh, None takes what was measured to do for a model of this
             size. Of a final only what lies before the utterance is reused.
         draft: verify the last hypothesis of an utterance in the pass that prefills the next; the text is the same.
+        n_branches: other texts that a final is weighed against; 0 takes the greedy one.
         n_slots: rows of the KV cache: the most windows that are decoded at once; 0 takes what suits the device.
         gather_ms: how long a tick waits for near-simultaneous audio once something waits.
         n_threads: torch threads; 0 leaves one core to the event loop.
@@ -72,6 +73,7 @@ class EngineConfig:
     context: Context = Context.TAIL
     freeze_after_s: float | None = None
     draft: bool = True
+    n_branches: int = 4
     n_slots: int = 0
     gather_ms: float = 0.0
     n_threads: int = 0
@@ -81,6 +83,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("freeze_after_s", 0, 30),
+            ("n_branches", 0, 16),
             ("n_slots", 0, 1024),
             ("gather_ms", 0, 1000),
             ("n_threads", 0, 256),

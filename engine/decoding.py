@@ -90,6 +90,22 @@ class GreedyChoice:
         tokens = _argmax(raised)
         return tokens, self.logprobs(scores, tokens)
 
+    def runner_ups(self, scores: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the likeliest word beside each of (n,) tokens, and its log-probability: (n,) int64, (n,) float32.
+
+        The token of other case is the same word.
+
+        Args:
+            scores: (n, V) float32 after the choice; they are overwritten.
+            tokens: (n,) int64.
+        """
+        total = scores.logsumexp(dim=-1)
+        scores.scatter_(1, tokens[:, None], -torch.inf)
+        if self._other_case is not None:
+            scores.scatter_(1, self._other_case[tokens][:, None], -torch.inf)
+        others = _argmax(scores)
+        return others, scores.gather(1, others[:, None]).squeeze(1) - total
+
     def logprobs(self, scores: Tensor, tokens: Tensor) -> Tensor:
         """Return the (n,) log-probabilities that (n, V) scores give to (n,) tokens as words.
 

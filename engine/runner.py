@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -30,6 +31,7 @@ from torch import Tensor
 
 from engine import quantisation
 from engine.alignment import find_silences, token_positions, word_spans
+from engine.branching import Branch, Scored, best_of, branches_of
 from engine.cache import KVCache
 from engine.checkpoint import Checkpoint, Dimensions
 from engine.config import Device, EncoderMode, EngineConfig, Precision
@@ -44,7 +46,7 @@ from engine.padded import CHUNK, PaddedTexts
 from engine.ragged import RaggedTexts
 from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Sequence, Status
 from engine.tokenizer import Tokenizer, n_before_sot
-from engine.types import POSITION_SAMPLES, Request, Window, Word
+from engine.types import POSITION_SAMPLES, FinishReason, Request, Window, Word
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ _CPU_SLOTS = 32  # a session that finds its row again need not encode again what
 _MOST_SLOTS = 256
 _CACHE_SHARE = 0.25  # of the memory
 _SCORED_AT_ONCE = {"cpu": 16, "cuda": 512}  # states of the decoder; the scores of 16 take 3.3 MB
+_MOST_PASSES_OF_BRANCH = 32  # one that has not ended by then is given up
 _MOST_THREADS = 4  # the products of a few seconds of audio are too small for more
 
 _DTYPES = {
@@ -119,6 +122,7 @@ class ModelRunner:
         self._padded = on_cuda if padded is None else padded
         self._mode = config.encoder
         self._draft = config.draft
+        self._n_branches = config.n_branches
         self._model = Whisper(checkpoint, device=self.device, dtype=dtype)
         self.n_parameters = sum(parameter.numel() for parameter in self._model.parameters())
         if self.precision is Precision.INT8:
@@ -190,6 +194,66 @@ class ModelRunner:
         decode_gains = self._step(round_.decode) if round_.decode else ()
         prefilled, prefill_gains = self._prefill(round_.prefill) if round_.prefill else ((), ())
         return RoundOutput(prefilled, prefill_gains, decode_gains)
+
+    @torch.inference_mode()
+    def weigh(self, finished: list[Sequence]) -> None:
+        """Give a likelier text to the finished sequences that want words (engine/branching.py).
+
+        They must still hold their slots. Hotwords were raised for the choice only, so they would lose again.
+        """
+        weighed = [s for s in finished if self._n_branches and s.request.wants_words and not s.request.hotwords]
+        weighed = [s for s in weighed if s.logprobs and s.finish_reason is FinishReason.END_OF_TEXT]
+        if not weighed:
+            return
+        heads = [[*self._prompt(s.request, s.language), *s.request.prefix] for s in weighed]
+        texts = [Scored(tuple(s.tokens[len(s.request.prefix) :]), _with_end(s)) for s in weighed]
+        batch, hidden = self._forward(weighed, [[*head, *text.tokens] for head, text in zip(heads, texts, strict=True)])
+        branches = []
+        for s, head, text, span in zip(weighed, heads, texts, batch.spans, strict=True):
+            states = hidden[span][len(head) - 1 : len(head) - 1 + len(text.tokens)]
+            others = self._runner_ups(states, text.tokens, is_beginning=not s.request.prefix)
+            branches.append(branches_of(text, others, self._n_branches))
+        for abreast in itertools.zip_longest(*branches):
+            together = zip(weighed, heads, abreast, strict=True)
+            self._follow([(s, len(head), branch) for s, head, branch in together if branch is not None])
+        for s, text, others_ in zip(weighed, texts, branches, strict=True):
+            best = best_of(text, others_)
+            if best is not text:
+                s.tokens = [*s.request.prefix, *best.tokens]
+                s.logprobs = list(best.logprobs[:-1])
+                s.logprob_sum, s.n_scored = sum(best.logprobs), len(best.logprobs)
+
+    def _follow(self, open_: list[tuple[Sequence, int, Branch]]) -> None:
+        """Decode a branch of each sequence, before whose text so many tokens lie."""
+        for _ in range(_MOST_PASSES_OF_BRANCH):
+            open_ = [(s, n, branch) for s, n, branch in open_ if not branch.text and len(branch.tokens) < s.max_tokens]
+            if not open_:
+                return
+            rows = [_row(s) for s, _, _ in open_]
+            for row, (_, n, branch) in zip(rows, open_, strict=True):
+                self._cache.lengths[row] = n + branch.n_seen
+            batch = self._batch(rows, [branch.unseen for _, _, branch in open_])
+            hidden = self._model.decoder(batch)
+            # Of each row the states from its newest token on; on a GPU padding lies between the rows.
+            states = torch.cat([hidden[span] for span in batch.spans])
+            choices, logprobs = self._choose_all(states, (), [(None, ())] * len(states))
+            taken = 0
+            for _, _, branch in open_:
+                part = slice(taken, taken + len(branch.draft) + 1)
+                taken = part.stop
+                branch.take(verify(branch.draft, choices[part], logprobs[part], self.tokenizer.eot))
+
+    def _runner_ups(self, states: Tensor, tokens: tuple[int, ...], *, is_beginning: bool) -> list[tuple[int, float]]:
+        """Return the likeliest other token at each place of a text, predicted by (n, C) states."""
+        found: list[tuple[int, float]] = []
+        n_at_once = _SCORED_AT_ONCE[self.device.type]
+        for at in range(0, len(states), n_at_once):
+            scores = self._model.decoder.logits(states[at : at + n_at_once])
+            self._choose(scores, [0] if is_beginning and at == 0 else ())
+            said = torch.tensor(tokens[at : at + n_at_once], device=self.device)
+            others, logprobs = self._choose.runner_ups(scores, said)
+            found += zip(others.tolist(), logprobs.tolist(), strict=True)
+        return [(token, logprob if token != self.tokenizer.eot else -math.inf) for token, logprob in found]
 
     @torch.inference_mode()
     def align(self, finished: list[Sequence]) -> None:
@@ -431,6 +495,11 @@ def choose_precision(precision: Precision, device: torch.device) -> Precision:
     if precision is Precision.FP16 and on_cpu:
         raise ConfigError("--dtype fp16 runs on CUDA only. Use --dtype auto.")
     return precision
+
+
+def _with_end(sequence: Sequence) -> tuple[float, ...]:
+    """The log-probabilities of the tokens behind the prefix, and of the end."""
+    return (*sequence.logprobs, sequence.logprob_sum - sum(sequence.logprobs))
 
 
 def _row(sequence: Sequence) -> int:

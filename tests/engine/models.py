@@ -99,12 +99,20 @@ def make_runner(
     encoder: EncoderMode = EncoderMode.BATCHED,
     context: Context = Context.FULL,
     padded: bool = False,
+    n_branches: int = 0,
 ) -> ModelRunner:
     """A runner on the CPU in float32; padded to 30 s as in training unless told otherwise.
 
     `padded` has its batches laid out as for a GPU.
     """
-    config = EngineConfig(device=Device.CPU, dtype=Precision.FP32, encoder=encoder, context=context, n_slots=n_slots)
+    config = EngineConfig(
+        device=Device.CPU,
+        dtype=Precision.FP32,
+        encoder=encoder,
+        context=context,
+        n_slots=n_slots,
+        n_branches=n_branches,
+    )
     return ModelRunner(checkpoint, tokenizer, config, padded=padded)
 
 

@@ -232,6 +232,9 @@ class ScriptedRunner:
     def warm_up(self) -> None:
         return None
 
+    def weigh(self, finished: list[Running]) -> None:
+        return None
+
     def align(self, finished: list[Running]) -> None:
         for sequence in finished:
             sequence.words = self.decoders[sequence.request.session_id].words(sequence.request)
