@@ -123,6 +123,9 @@ def serve(
             show_default="by the size of the model",
         ),
     ] = _DEFAULTS.freeze_after_s,
+    branches: Annotated[
+        int, typer.Option(help="Other texts that a final is weighed against; 0: greedy, which takes less time.")
+    ] = _DEFAULTS.n_branches,
     gather_ms: Annotated[
         float, typer.Option(help="How long a tick waits for more audio to share its encoder run.")
     ] = _DEFAULTS.gather_ms,
@@ -155,6 +158,7 @@ def serve(
             context=context,
             dtype=dtype,
             freeze_after_s=freeze_after_s,
+            n_branches=branches,
             n_slots=slots,
             gather_ms=gather_ms,
             n_threads=threads,
@@ -290,7 +294,7 @@ def evaluate(
         list[Arm] | None,
         typer.Option(
             "--arm",
-            help="Run only this; repeatable. stepped: live, but without a clock. full-pad: offline, fp32, no tail.",
+            help="Run only this; repeatable. stepped: live, but without a clock. full-pad: offline, fp32, greedy, no tail.",
         ),
     ] = None,
     peer: Annotated[Peer | None, typer.Option(help="Also run this program offline with the same weights.")] = None,
@@ -312,6 +316,9 @@ def evaluate(
     ] = None,
     dtype: Annotated[Precision, typer.Option(help="Number format of all but full-pad.")] = _DEFAULTS.dtype,
     context: Annotated[Context, typer.Option(help="Context of all but full-pad.")] = _DEFAULTS.context,
+    branches: Annotated[
+        int, typer.Option(help="Other texts that a final is weighed against, in all but full-pad.")
+    ] = _DEFAULTS.n_branches,
     pause_ms: Annotated[
         int, typer.Option(help="Silence that ends an utterance of streamed and stepped.")
     ] = _DEFAULTS.pause_ms,
@@ -332,7 +339,9 @@ def evaluate(
 
     with _named(EngineError, ClipError, MediaError, ServerFailed, PeerUnavailable):
         options = Options(
-            engine=EngineConfig(model=model, device=device, dtype=dtype, context=context, pause_ms=pause_ms),
+            engine=EngineConfig(
+                model=model, device=device, dtype=dtype, context=context, n_branches=branches, pause_ms=pause_ms
+            ),
             manifest=manifest,
             arms=tuple(arms or Arm),
             peer=peer,

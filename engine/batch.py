@@ -50,8 +50,8 @@ class Runner(Protocol):
         """Prefill and one step."""
         ...
 
-    def weigh(self, finished: list[Sequence]) -> None:
-        """Give a likelier text to those that want words, where there is one."""
+    def weigh(self, finished: list[Sequence]) -> int:
+        """Give a likelier text to those that want words, where there is one; return the passes that took."""
         ...
 
     def align(self, finished: list[Sequence]) -> None:
@@ -101,13 +101,13 @@ def _run_round(
 ) -> None:
     started = time.perf_counter()
     output = runner.decode(round_)
-    effort.decode_ms += 1000 * (time.perf_counter() - started)
     effort.decode_rows = max(effort.decode_rows, len(round_.prefill) + len(round_.decode))
     effort.passes += bool(round_.prefill) + bool(round_.decode)
     effort.tokens += sum(len(gain.tokens) for gain in output.prefill_gains + output.decode_gains)
     ended = scheduler.update(round_, output)
     finished = scheduler.retry(ended)
-    runner.weigh(finished)
+    effort.passes += runner.weigh(finished)
+    effort.decode_ms += 1000 * (time.perf_counter() - started)
     runner.align(finished)
     scheduler.release(finished)
     effort.retried += [sequence for sequence in ended if sequence not in finished]

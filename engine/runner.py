@@ -196,15 +196,18 @@ class ModelRunner:
         return RoundOutput(prefilled, prefill_gains, decode_gains)
 
     @torch.inference_mode()
-    def weigh(self, finished: list[Sequence]) -> None:
+    def weigh(self, finished: list[Sequence]) -> int:
         """Give a likelier text to the finished sequences that want words (engine/branching.py).
 
         They must still hold their slots. Hotwords were raised for the choice only, so they would lose again.
+
+        Returns:
+            Passes of the decoder that it took.
         """
         weighed = [s for s in finished if self._n_branches and s.request.wants_words and not s.request.hotwords]
         weighed = [s for s in weighed if s.logprobs and s.finish_reason is FinishReason.END_OF_TEXT]
         if not weighed:
-            return
+            return 0
         heads = [[*self._prompt(s.request, s.language), *s.request.prefix] for s in weighed]
         texts = [Scored(tuple(s.tokens[len(s.request.prefix) :]), _with_end(s)) for s in weighed]
         batch, hidden = self._forward(weighed, [[*head, *text.tokens] for head, text in zip(heads, texts, strict=True)])
@@ -213,22 +216,24 @@ class ModelRunner:
             states = hidden[span][len(head) - 1 : len(head) - 1 + len(text.tokens)]
             others = self._runner_ups(states, text.tokens, is_beginning=not s.request.prefix)
             branches.append(branches_of(text, others, self._n_branches))
+        n_passes = 1
         for abreast in itertools.zip_longest(*branches):
             together = zip(weighed, heads, abreast, strict=True)
-            self._follow([(s, len(head), branch) for s, head, branch in together if branch is not None])
+            n_passes += self._follow([(s, len(head), branch) for s, head, branch in together if branch is not None])
         for s, text, others_ in zip(weighed, texts, branches, strict=True):
             best = best_of(text, others_)
             if best is not text:
                 s.tokens = [*s.request.prefix, *best.tokens]
                 s.logprobs = list(best.logprobs[:-1])
                 s.logprob_sum, s.n_scored = sum(best.logprobs), len(best.logprobs)
+        return n_passes
 
-    def _follow(self, open_: list[tuple[Sequence, int, Branch]]) -> None:
-        """Decode a branch of each sequence, before whose text so many tokens lie."""
-        for _ in range(_MOST_PASSES_OF_BRANCH):
+    def _follow(self, open_: list[tuple[Sequence, int, Branch]]) -> int:
+        """Decode a branch of each sequence, before whose text so many tokens lie; return the passes that took."""
+        for n_passes in range(_MOST_PASSES_OF_BRANCH):
             open_ = [(s, n, branch) for s, n, branch in open_ if not branch.text and len(branch.tokens) < s.max_tokens]
             if not open_:
-                return
+                return n_passes
             rows = [_row(s) for s, _, _ in open_]
             for row, (_, n, branch) in zip(rows, open_, strict=True):
                 self._cache.lengths[row] = n + branch.n_seen
@@ -242,6 +247,7 @@ class ModelRunner:
                 part = slice(taken, taken + len(branch.draft) + 1)
                 taken = part.stop
                 branch.take(verify(branch.draft, choices[part], logprobs[part], self.tokenizer.eot))
+        return _MOST_PASSES_OF_BRANCH
 
     def _runner_ups(self, states: Tensor, tokens: tuple[int, ...], *, is_beginning: bool) -> list[tuple[int, float]]:
         """Return the likeliest other token at each place of a text, predicted by (n, C) states."""

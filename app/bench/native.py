@@ -38,6 +38,7 @@ def serve_command(engine: EngineConfig, port: int, *, max_sessions: int, flags: 
         "--encoder": engine.encoder.value,
         "--context": engine.context.value,
         "--freeze-after-s": engine.freeze_after_s,
+        "--branches": engine.n_branches,
         "--gather-ms": engine.gather_ms,
         "--slots": engine.n_slots,
         "--threads": engine.n_threads,

@@ -81,6 +81,7 @@ def engine_flags(engine: EngineConfig) -> tuple[tuple[str, object, object], ...]
         ("--device", engine.device, defaults.device),
         ("--dtype", engine.dtype, defaults.dtype),
         ("--context", engine.context, defaults.context),
+        ("--branches", engine.n_branches, defaults.n_branches),
         ("--pause-ms", engine.pause_ms, defaults.pause_ms),
     )
 

@@ -30,11 +30,18 @@ _TRAIL = np.zeros(SAMPLE_RATE, dtype=np.float32)  # and behind it: the pause tha
 Arms = dict[str, dict[str, object]]  # name -> flags that differ from the arm before
 
 ARMS: Arms = {
-    "full pad": {"context": Context.FULL, "freeze_after_s": 0.0, "draft": False, "dtype": Precision.FP32},
+    "full pad": {
+        "context": Context.FULL,
+        "freeze_after_s": 0.0,
+        "draft": False,
+        "dtype": Precision.FP32,
+        "n_branches": 0,
+    },
     "+ silence tail": {"context": Context.TAIL},
     "+ draft": {"draft": True},
     "+ frozen prefix": {"freeze_after_s": None},
     "+ int8": {"dtype": Precision.INT8},
+    "+ branches": {"n_branches": EngineConfig().n_branches},
 }
 _REFERENCE_ARM = "+ draft"  # the last one in which every partial is encoded whole
 _WHOLE = "whole"
@@ -88,7 +95,7 @@ class Row:
 
 def freezing_arms(freeze_after_s: Sequence[float]) -> Arms:
     """Return arms that differ in how soon positions are frozen, behind one that freezes none; all in float32."""
-    whole: Arms = {_WHOLE: {"freeze_after_s": 0.0, "dtype": Precision.FP32}}
+    whole: Arms = {_WHOLE: {"freeze_after_s": 0.0, "dtype": Precision.FP32, "n_branches": 0}}
     return whole | {f"frozen after {seconds:g} s": {"freeze_after_s": seconds} for seconds in freeze_after_s}
 
 

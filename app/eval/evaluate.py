@@ -108,7 +108,7 @@ def _run_arms(
     as_file = replace(options.engine, pause_ms=options.file_pause_ms)
     configs = {
         Arm.OFFLINE: as_file,
-        Arm.FULL_PAD: replace(as_file, context=Context.FULL, dtype=Precision.FP32),
+        Arm.FULL_PAD: replace(as_file, context=Context.FULL, dtype=Precision.FP32, n_branches=0),
     }
     offline_results = []
     for arm, config in configs.items():
@@ -142,7 +142,8 @@ def _transcribe_offline(arm: Arm, config: EngineConfig, entries: Sequence[Entry]
             heard.append(offline.transcribe(engine, entry.name, entry.load(), entry.language))
             advance()
     cut = f"cut at pauses of {config.pause_ms} ms"
-    return f"context {config.context}, {engine.info.dtype} on {engine.info.device}, {cut}", heard
+    weighed = f"{config.n_branches} branches" if config.n_branches else "greedy"
+    return f"context {config.context}, {engine.info.dtype} on {engine.info.device}, {weighed}, {cut}", heard
 
 
 def _speak(

@@ -18,7 +18,7 @@ class Arm(StrEnum):
     STREAMED = "streamed"  # live, through a server
     STEPPED = "stepped"  # live as well, but without a clock: the same every time, delays are those of the rules alone
     OFFLINE = "offline"  # as a file: the same settings, cut at longer pauses
-    FULL_PAD = "full-pad"  # as a file, fp32, every window padded to 30 s as in training
+    FULL_PAD = "full-pad"  # as a file, fp32, greedy, every window padded to 30 s as in training
 
 
 class Peer(StrEnum):

@@ -364,6 +364,6 @@ def test_three_recordings_from_manifest_to_page(tmp_path: Path, capsys: pytest.C
     assert report["command"] == "tickscribe eval --pace 4 --streams 3 --arm streamed --arm stepped --arm offline"
     assert str(tmp_path) not in report["setting"]
     assert "cut at pauses of 700 ms, other settings" in report["setting"], "live"
-    assert "int8 on cpu, cut at pauses of 2000 ms" in report["setting"], "as files"
+    assert "int8 on cpu, 4 branches, cut at pauses of 2000 ms" in report["setting"], "as files"
     assert "harvard-spk1-snt1" in page.read_text(encoding="utf-8")
     assert "invented" in capsys.readouterr().out

@@ -232,8 +232,8 @@ class ScriptedRunner:
     def warm_up(self) -> None:
         return None
 
-    def weigh(self, finished: list[Running]) -> None:
-        return None
+    def weigh(self, finished: list[Running]) -> int:
+        return 0
 
     def align(self, finished: list[Running]) -> None:
         for sequence in finished:
