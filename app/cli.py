@@ -294,7 +294,7 @@ def evaluate(
         list[Arm] | None,
         typer.Option(
             "--arm",
-            help="Run only this; repeatable. stepped: live, but without a clock. full-pad: offline, fp32, greedy, no tail.",
+            help="Run only this; repeatable. stepped: live, but without a clock. full-pad: offline, fp32, greedy.",
         ),
     ] = None,
     peer: Annotated[Peer | None, typer.Option(help="Also run this program offline with the same weights.")] = None,
