@@ -56,6 +56,12 @@ class Branch:
         """What the model is shown next: the newest token, and the draft."""
         return [*self.tokens[self.n_seen :], *self.draft]
 
+    def fits(self, n_most: int) -> bool:
+        """Whether the text may go on, with no more than `n_most` tokens in all; a draft beyond that is dropped."""
+        # One less than there is room for, because the choice beyond the draft is gained as well.
+        self.draft = self.draft[: max(0, n_most - len(self.tokens) - 1)]
+        return self.text is None and len(self.tokens) < n_most
+
     def take(self, gain: Gain) -> None:
         """Go on with what the model says behind `unseen`."""
         n_accepted = len(gain.logprobs) - 1

@@ -231,7 +231,7 @@ class ModelRunner:
     def _follow(self, open_: list[tuple[Sequence, int, Branch]]) -> int:
         """Decode a branch of each sequence, before whose text so many tokens lie; return the passes that took."""
         for n_passes in range(_MOST_PASSES_OF_BRANCH):
-            open_ = [(s, n, branch) for s, n, branch in open_ if not branch.text and len(branch.tokens) < s.max_tokens]
+            open_ = [(s, n, b) for s, n, b in open_ if b.fits(s.max_tokens - len(s.request.prefix))]
             if not open_:
                 return n_passes
             rows = [_row(s) for s, _, _ in open_]

@@ -51,6 +51,16 @@ def test_a_branch_that_says_something_else_keeps_the_draft_for_later() -> None:
     assert branch.unseen == [30, 12, 13]
 
 
+def test_a_branch_takes_no_more_room_than_there_is() -> None:
+    branch = Branch([11, 21], [-0.1, -1.0], 1, draft=(13, 14, 15, 16))
+    assert branch.fits(5) and branch.unseen == [21, 13, 14]
+    branch.take(Gain((30,), (-0.1,), ended=False))
+    assert branch.fits(5) and branch.unseen == [30, 13]
+    branch.take(Gain((13, 31), (-0.1, -0.1), ended=False))
+    assert len(branch.tokens) == 5 and not branch.fits(5)
+    assert not with_text((1,), -0.1).fits(9), "it has ended"
+
+
 def with_text(tokens: tuple[int, ...], mean: float) -> Branch:
     text = Scored(tokens, (mean,) * (len(tokens) + 1))
     return Branch(list(tokens), list(text.logprobs), len(tokens), (), text)
