@@ -25,8 +25,8 @@ _LONGEST_NEW_LEAD = 20 * SAMPLE_RATE
 _LONGEST_IN_SHORT = 8 * SAMPLE_RATE  # of thirty seconds
 _LONGEST_GAP = 3 * SAMPLE_RATE  # between two words; what lies further back is another matter
 _MARGIN = SAMPLE_RATE // 5  # before the first word, so that it keeps its first sound
-_MOST_TOKENS = 112  # of a lead
-_MOST_NEW_TOKENS = 80
+_MOST_LEAD_TOKENS = 112
+_MOST_NEW_LEAD_TOKENS = 80
 _MOST_WORDS = 128
 
 
@@ -63,9 +63,9 @@ class LastWords:
         taken, earlier = self._back_to(self._window_start, start)
         reaches_back = earlier is None or _is_before(earlier, self._window_start)
         n_tokens = sum(len(word.tokens) for word in taken)
-        if taken and reaches_back and start - self._window_start <= self._longest and n_tokens <= _MOST_TOKENS:
+        if taken and reaches_back and start - self._window_start <= self._longest and n_tokens <= _MOST_LEAD_TOKENS:
             return _lead(self._window_start, taken)
-        taken, earlier = self._back_to(start - self._longest_new + _MARGIN, start, _MOST_NEW_TOKENS)
+        taken, earlier = self._back_to(start - self._longest_new + _MARGIN, start, _MOST_NEW_LEAD_TOKENS)
         if not taken:
             return None
         return _lead(max(0, taken[0].start - _MARGIN, earlier.end if earlier else 0), taken)

@@ -252,11 +252,9 @@ class ModelRunner:
     def _runner_ups(self, states: Tensor, tokens: tuple[int, ...], *, is_beginning: bool) -> list[tuple[int, float]]:
         """Return the likeliest other token at each place of a text, predicted by (n, C) states."""
         found: list[tuple[int, float]] = []
-        n_at_once = _SCORED_AT_ONCE[self.device.type]
-        for at in range(0, len(states), n_at_once):
-            scores = self._model.decoder.logits(states[at : at + n_at_once])
-            self._choose(scores, [0] if is_beginning and at == 0 else ())
-            said = torch.tensor(tokens[at : at + n_at_once], device=self.device)
+        for part, scores in self._scores(states):
+            self._choose(scores, [0] if is_beginning and part.start == 0 else ())
+            said = torch.tensor(tokens[part], device=self.device)
             others, logprobs = self._choose.runner_ups(scores, said)
             found += zip(others.tolist(), logprobs.tolist(), strict=True)
         return [(token, logprob if token != self.tokenizer.eot else -math.inf) for token, logprob in found]
@@ -385,16 +383,21 @@ class ModelRunner:
         return tuple(gains)
 
     def _choose_all(self, states: Tensor, first: Collection[int], texts: list[Text]) -> tuple[list[int], list[float]]:
-        """Choose for (n, C) states; a few at a time, because the scores of many leave the cache."""
+        """Choose for (n, C) states."""
         chosen = []
-        n_at_once = _SCORED_AT_ONCE[self.device.type]
-        for at in range(0, len(states), n_at_once):
-            scores = self._model.decoder.logits(states[at : at + n_at_once])
-            firsts = [row - at for row in first if at <= row < at + n_at_once]
-            bonuses = bonuses_of(texts[at : at + n_at_once], self.device)
+        for part, scores in self._scores(states):
+            firsts = [row - part.start for row in first if part.start <= row < part.stop]
+            bonuses = bonuses_of(texts[part], self.device)
             chosen.append(self._choose(scores, firsts, bonuses))
         tokens, logprobs = zip(*chosen, strict=True)
         return torch.cat(tokens).tolist(), torch.cat(logprobs).tolist()
+
+    def _scores(self, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Score (n, C) states a few at a time, because the scores of many leave the cache; tells which they are."""
+        n_at_once = _SCORED_AT_ONCE[self.device.type]
+        for at in range(0, len(states), n_at_once):
+            part = slice(at, at + n_at_once)
+            yield part, self._model.decoder.logits(states[part])
 
     def _no_speech_probs(self, sequences: tuple[Sequence, ...], begins: list[int], hidden: Tensor) -> list[float]:
         """What each window gives to "no speech", asked after `sot`; 0 once words of it are committed.
