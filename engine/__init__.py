@@ -18,9 +18,9 @@ Public modules; everything else is the engine's own
     engine.types     what goes in and comes out
     engine.config    settings of an engine
     engine.errors    what can be refused
-    engine.engine    build_engine, Engine, ModelInfo
+    engine.core    build_engine, Engine, ModelInfo
     engine.worker    the thread that ticks an engine
-    engine.registry  which models there are
+    engine.models.registry  which models there are
 
 Nothing is imported here, so that the values and settings are there without loading PyTorch.
 """

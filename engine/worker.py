@@ -31,8 +31,8 @@ _SHUTDOWN = "The server is shutting down."
 _FAILED = "The transcription engine failed. Please reconnect."
 
 
-class Ticker(Protocol):
-    """What the worker drives: engine/engine.py, or a script in tests. Called on the worker's thread only."""
+class Core(Protocol):
+    """What the worker drives: engine/core.py, or a script in tests. Called on the worker's thread only."""
 
     def open(self, session_id: str, settings: SessionSettings) -> None:
         """Start a session."""
@@ -101,7 +101,7 @@ class Worker:
 
     def __init__(
         self,
-        engine: Ticker,
+        engine: Core,
         *,
         on_event: Callable[[str, Event], None],
         on_tick: Callable[[TickStats], None],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from app.media import open_media
+from app.audio.media import open_media
 from engine.types import Samples
 
 AUDIO = Path(__file__).parent / "audio"

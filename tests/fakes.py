@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.engine import ModelInfo
+from engine.core import ModelInfo
 from engine.errors import UnknownSession
 from engine.types import (
     SAMPLE_RATE,
@@ -110,7 +110,7 @@ class ScriptedEngine:
         """Open sessions."""
         return len(self._scripts)
 
-    # ------------------------------------------------------------------------------------------- Ticker
+    # ------------------------------------------------------------------------------------------- Core
 
     def open(self, session_id: str, settings: SessionSettings) -> None:
         assert session_id not in self._scripts

@@ -9,7 +9,7 @@ import pytest
 
 from app.bench.scoring import word_error_rate
 from engine.config import EngineConfig
-from engine.engine import Engine, build_engine
+from engine.core import Engine, build_engine
 from tests.app.serving import FINISH, START, Message, Served, hear_all, say, serving
 from tests.conftest import Clip, LoadClip
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from app import messages
-from app.cli import cli
+from app.cli.main import cli
 from tests.app.serving import serving
 from tests.fakes import ScriptedEngine, loud, pcm16, silence
+from tickscribe import messages
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 

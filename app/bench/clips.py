@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.media import open_media
+from app.audio.media import open_media
 from engine.types import MAX_WINDOW_SAMPLES, SAMPLE_RATE, Samples
 
 

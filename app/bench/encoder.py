@@ -19,14 +19,14 @@ from app.bench.clips import Clip, load_clips
 from app.bench.machine import describe_machine
 from app.bench.report import Report
 from app.bench.scoring import word_error_rate
-from engine.batch import run_tick
+from engine.compute.runner import ModelRunner
 from engine.config import EncoderMode, EngineConfig
-from engine.registry import load_model
-from engine.runner import ModelRunner
-from engine.scheduler import Scheduler
-from engine.scheduler import Sequence as Running
-from engine.tokenizer import Tokenizer
-from engine.types import Request, Window
+from engine.decode.rounds import run_tick
+from engine.decode.scheduler import Scheduler
+from engine.decode.sequence import Sequence as Running
+from engine.models.registry import load_model
+from engine.models.whisper.tokenizer import Tokenizer
+from engine.session.requests import Request, Window
 
 
 @dataclass(frozen=True, slots=True)

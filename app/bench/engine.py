@@ -20,19 +20,20 @@ from app.bench.machine import describe_machine
 from app.bench.peer_environment import prepare_weights
 from app.bench.peer_files import ctranslate2_encoder_ms
 from app.bench.report import Report, command_line, engine_flags
-from engine.cache import KVCache
-from engine.checkpoint import Checkpoint, Dimensions
+from engine.compute.cache import KVCache
+from engine.compute.ragged import RaggedWindows
+from engine.compute.runner import ModelRunner, choose_device, default_threads
+from engine.compute.silence import ENCODER_STRIDE, n_tail_keys
 from engine.config import Context, EngineConfig, Precision
-from engine.model import Whisper
-from engine.quantisation import multiplies_bf16
-from engine.ragged import RaggedWindows
-from engine.registry import load_model
-from engine.runner import ModelRunner, choose_device, default_threads
-from engine.scheduler import Scheduler
-from engine.scheduler import Sequence as Running
-from engine.silence import ENCODER_STRIDE, n_tail_keys
-from engine.tokenizer import Tokenizer
-from engine.types import POSITION_SAMPLES, SAMPLE_RATE, Request, Samples, Window
+from engine.decode.scheduler import Scheduler
+from engine.decode.sequence import Sequence as Running
+from engine.models.quantisation import multiplies_bf16
+from engine.models.registry import load_model
+from engine.models.whisper.checkpoint import Checkpoint, Dimensions
+from engine.models.whisper.modules import Whisper
+from engine.models.whisper.tokenizer import Tokenizer
+from engine.session.requests import Request, Window
+from engine.types import POSITION_SAMPLES, SAMPLE_RATE, Samples
 
 _REPEATS = 5
 _DECODE_STEPS = 12

@@ -7,7 +7,6 @@ in the middle. Resident memory is read after the first cycles, when everything h
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +16,10 @@ from app.bench.clips import load_clips
 from app.bench.machine import describe_machine
 from app.bench.process import ServerFailed, free_port, resident_memory_mb, running
 from app.bench.report import Report
-from app.client import open_session, pcm16
-from app.messages import FinalMessage, Start
 from engine.types import SAMPLE_RATE
+from tickscribe.client import open_session, pcm16
+from tickscribe.command import console_script
+from tickscribe.messages import FinalMessage, Start
 
 _AT_ONCE = 8
 _SAID_S = 3
@@ -48,7 +48,7 @@ def run(
     """
     speech = [pcm16(clip.audio[: _SAID_S * SAMPLE_RATE]) for clip in load_clips(manifest)]
     port = free_port()
-    serve = [sys.executable, "-m", "app", "serve", "--host", "127.0.0.1", "--port", str(port), "--model", model]
+    serve = [console_script(), "serve", "--host", "127.0.0.1", "--port", str(port), "--model", model]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
         ready_url = f"http://127.0.0.1:{port}/readyz"

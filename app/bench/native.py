@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,8 +9,11 @@ from websockets.asyncio.client import ClientConnection
 
 from app.bench.delays import Update
 from app.bench.load import LoadError, Message
-from app.client import pcm16
-from app.messages import (
+from engine.config import EngineConfig
+from engine.types import EndReason, Samples, Stability
+from tickscribe.client import pcm16
+from tickscribe.command import console_script
+from tickscribe.messages import (
     ClosedMessage,
     EndOfSession,
     ErrorMessage,
@@ -23,8 +25,6 @@ from app.messages import (
     decode_server_message,
     encode,
 )
-from engine.config import EngineConfig
-from engine.types import EndReason, Samples, Stability
 
 
 def serve_command(engine: EngineConfig, port: int, *, max_sessions: int, flags: Sequence[str] = ()) -> list[str]:
@@ -47,7 +47,7 @@ def serve_command(engine: EngineConfig, port: int, *, max_sessions: int, flags: 
         "--log-level": "warning",
     }
     named = [str(word) for flag, value in settings.items() if value is not None for word in (flag, value)]
-    return [sys.executable, "-m", "app", "serve", *named, *flags]
+    return [console_script(), "serve", *named, *flags]
 
 
 @dataclass(frozen=True, slots=True)

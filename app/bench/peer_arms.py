@@ -7,7 +7,6 @@ that starts it sets it; what favours it is chosen: no limit on clients or on the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from app.bench.peer_dialects import WhisperLiveDialect, WhisperLiveKitDialect
 from app.bench.peer_environment import Weights, install
 from app.bench.point import Heard
 from engine.types import Stability
+from tickscribe.command import console_script
 
 _MANY = 1000
 
@@ -72,7 +72,7 @@ def ours(model: str, pause_ms: int, flags: Sequence[str], stability: Stability) 
     def command(port: int) -> list[str]:
         named = ["--port", str(port), "--model", model, "--pause-ms", str(pause_ms), "--max-sessions", str(_MANY)]
         fixed = ["--host", "127.0.0.1", "--device", "cpu", "--log-level", "warning"]
-        return [sys.executable, "-m", "app", "serve", *fixed, *named, *flags]
+        return [console_script(), "serve", *fixed, *named, *flags]
 
     def heard(trace: Trace) -> Heard:
         return Heard(native.to_updates(trace.messages), trace.fault or native.fault(trace.messages))

@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection
 
 from app.bench.delays import Update
 from app.bench.load import LoadError, Message
-from app.client import pcm16
 from engine.types import Samples
+from tickscribe.client import pcm16
 
 _SILENCE = -2  # whisperlivekit's speaker number of a line that nobody spoke
 

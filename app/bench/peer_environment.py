@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 
-from engine.checkpoint import Checkpoint, load_checkpoint
-from engine.registry import ResolvedModel, resolve
+from engine.models.registry import ResolvedModel, resolve
+from engine.models.whisper.checkpoint import Checkpoint, load_checkpoint
 
 _TIMEOUT_S = 1800.0
 _TORCH = "torch==2.13.0"

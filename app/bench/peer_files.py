@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 import wave
@@ -18,8 +17,9 @@ from app.bench.peer_environment import FASTER_WHISPER, PeerUnavailable, Weights,
 from app.bench.process import free_port, running
 from app.bench.scoring import word_error_rate
 from app.bench.streams import Stream
-from app.client import pcm16
 from engine.types import SAMPLE_RATE, Samples
+from tickscribe.client import pcm16
+from tickscribe.command import console_script
 
 _TIMEOUT_S = 3600.0
 
@@ -101,12 +101,12 @@ def our_transcriber(model: str, flags: Sequence[str]) -> Transcriber:
 
     def transcribe(paths: Sequence[Path]) -> tuple[float, list[str]]:
         port = free_port()
-        serve = [sys.executable, "-m", "app", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        serve = [console_script(), "serve", "--host", "127.0.0.1", "--port", str(port)]
         serve += ["--model", model, "--device", "cpu", "--log-level", "warning", "--max-sessions", "1000", *flags]
         with tempfile.TemporaryDirectory() as folder:
             log, output = Path(folder) / "server.log", Path(folder) / "texts"
             with running(serve, log=log, ready_url=f"http://127.0.0.1:{port}/readyz"):
-                command = [sys.executable, "-m", "app", "file", *map(str, paths), "--pace", "0", "--language", "en"]
+                command = [console_script(), "file", *map(str, paths), "--pace", "0", "--language", "en"]
                 command += ["--url", f"ws://127.0.0.1:{port}/v1/stream", "--output", str(output), "--format", "txt"]
                 begin = time.perf_counter()
                 _output(command)

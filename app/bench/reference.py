@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.bench.clips import Clip
-from engine.batch import run_to_end
+from engine.compute.runner import ModelRunner
+from engine.compute.vad import SpeechDetector
 from engine.config import Context, EngineConfig
-from engine.endpoint import BLOCK_SAMPLES, EndpointRules
-from engine.registry import load_model
-from engine.runner import ModelRunner
-from engine.scheduler import Scheduler
-from engine.tokenizer import Tokenizer
-from engine.types import SAMPLE_RATE, Request, Samples, Window
-from engine.vad import SpeechDetector
+from engine.decode.rounds import run_to_end
+from engine.decode.scheduler import Scheduler
+from engine.models.registry import load_model
+from engine.models.whisper.tokenizer import Tokenizer
+from engine.session.endpoint import BLOCK_SAMPLES, EndpointRules
+from engine.session.requests import Request, Window
+from engine.types import SAMPLE_RATE, Samples
 
 
 @dataclass(frozen=True, slots=True)

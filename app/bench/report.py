@@ -30,7 +30,7 @@ class Report:
     Attributes:
         title: what the table shows.
         command: repeats it.
-        setting: model and anything else that the figures hang on.
+        setting: model and anything else that the figures depend on.
         headings, cells: the table as people read it; the first column is text, the others figures.
         rows: the same unrounded, for programs.
     """

@@ -20,7 +20,7 @@ from app.bench.machine import describe_machine
 from app.bench.report import Report
 from app.bench.scoring import word_error_rate
 from engine.config import Context, EngineConfig, Precision
-from engine.engine import Engine, build_engine
+from engine.core import Engine, build_engine
 from engine.types import SAMPLE_RATE, Final, Partial, SessionSettings, TickStats
 
 _CHUNK = SAMPLE_RATE // 10

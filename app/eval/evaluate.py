@@ -25,12 +25,12 @@ from app.eval.options import START_STEP_MS, Arm, Options
 from app.eval.page import to_html
 from app.eval.results import ArmResult, ClipResult, group_of, to_row, to_table
 from app.eval.streamed import Timing
+from engine.compute.vad import SpeechDetector
 from engine.config import Context, EngineConfig, Precision
-from engine.engine import build_engine
-from engine.registry import load_model
-from engine.tokenizer import Tokenizer
+from engine.core import build_engine
+from engine.models.registry import load_model
+from engine.models.whisper.tokenizer import Tokenizer
 from engine.types import Stability
-from engine.vad import SpeechDetector
 
 _BAD_RATE = 0.5  # of errors; clips above it are named
 _MOST_NAMED = 12

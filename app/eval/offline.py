@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.eval.measures import SpokenWord
-from engine.engine import Engine
+from engine.core import Engine
 from engine.types import SAMPLE_RATE, CloseReason, Final, Samples, SessionClosed, SessionSettings
 
 

@@ -11,7 +11,7 @@ from app.bench.clips import Entry
 from app.bench.peer_environment import FASTER_WHISPER, ctranslate2_folder
 from app.bench.peer_files import faster_whisper_transcriber, write_wav
 from app.eval.offline import Transcript
-from engine.registry import resolve
+from engine.models.registry import resolve
 
 SETTINGS = f"{FASTER_WHISPER.package}, int8, beam 1, no temperature fallback, VAD on"
 

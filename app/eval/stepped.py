@@ -1,18 +1,18 @@
 """Recordings as live speech without a clock: a packet at a time into an engine of this process, which does all that is
 to be done before the next packet comes.
 
-What is shown, and when, hangs on nothing but the audio: the same every time, on any machine, in less than real time.
+What is shown, and when, depends on nothing but the audio: the same every time, on any machine, in less than real time.
 Delays are those of the rules alone, as on a machine that computes in no time.
 """
 
 from __future__ import annotations
 
 from app.bench.load import PACKET_SAMPLES, Message, Trace
+from app.dialects.native import fault_of, message_of
 from app.eval.streamed import with_tail
-from app.messages import ClosedMessage, EndOfSession, encode
-from app.protocol import fault_of, message_of
-from engine.engine import Engine
+from engine.core import Engine
 from engine.types import SAMPLE_RATE, Progress, Samples, SessionClosed, SessionSettings, Stability
+from tickscribe.messages import ClosedMessage, EndOfSession, encode
 
 
 def speak(engine: Engine, name: str, audio: Samples, language: str | None, stability: Stability) -> Trace:

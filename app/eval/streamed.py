@@ -20,9 +20,9 @@ from app.bench.reference import TimedWord
 from app.bench.streams import ROOM_NOISE
 from app.eval.measures import Revisions, SpokenWord, count_revisions, units
 from app.eval.offline import Transcript
-from app.messages import FinalMessage, PartialMessage, decode_server_message
 from engine.config import EngineConfig
 from engine.types import SAMPLE_RATE, Samples, Stability
+from tickscribe.messages import FinalMessage, PartialMessage, decode_server_message
 
 _TAIL_S = 2.0  # quiet behind a recording, so that its last utterance ends by the pause
 _SPARE_SESSIONS = 8

@@ -14,8 +14,8 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from app.server import Server, ServerConfig
-from app.service import EngineFactory
+from app.service.lifecycle import EngineFactory
+from app.web.server import Server, ServerConfig
 from tests.fakes import ScriptedEngine, pcm16
 
 START = '{"type":"start"}'

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from engine.checkpoint import Checkpoint
-from engine.registry import PACKAGES, list_models, load_model
-from engine.runner import ModelRunner
-from engine.tokenizer import Tokenizer
+from engine.compute.runner import ModelRunner
+from engine.models.registry import PACKAGES, list_models, load_model
+from engine.models.whisper.checkpoint import Checkpoint
+from engine.models.whisper.tokenizer import Tokenizer
 from engine.types import Samples
 from tests.conftest import LoadClip
-from tests.engine.models import make_runner
+from tests.engine.real_models import make_runner
 
 if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration

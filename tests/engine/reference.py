@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from engine.checkpoint import Checkpoint
+from engine.models.whisper.checkpoint import Checkpoint
 from engine.types import Samples
 
 

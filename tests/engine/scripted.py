@@ -13,12 +13,14 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.decoding import verify
-from engine.endpoint import BLOCK_SAMPLES
-from engine.runner import EncoderEffort
-from engine.scheduler import Gain, Prefilled, Round, RoundOutput, Status
-from engine.scheduler import Sequence as Running
-from engine.types import SAMPLE_RATE, FinishReason, Hypothesis, Request, Samples, Window, Word
+from engine.compute.runner import EncoderWork
+from engine.decode.sampling import verify
+from engine.decode.scheduler import Prefilled, Round, RoundOutput
+from engine.decode.scheduler import Sequence as Running
+from engine.decode.sequence import Status, StepTokens
+from engine.session.endpoint import BLOCK_SAMPLES
+from engine.session.requests import FinishReason, Hypothesis, Request, Window
+from engine.types import SAMPLE_RATE, Samples, Word
 
 END_OF_TEXT = -1
 MISHEARD = 10_000  # added to the token of a word that its window cuts off
@@ -195,8 +197,8 @@ class DoneEncoding:
     def __init__(self, n_windows: int) -> None:
         self._n_windows = n_windows
 
-    def join(self) -> EncoderEffort:
-        return EncoderEffort(windows=self._n_windows, runs=bool(self._n_windows), positions=1500 * self._n_windows)
+    def join(self) -> EncoderWork:
+        return EncoderWork(windows=self._n_windows, runs=bool(self._n_windows), positions=1500 * self._n_windows)
 
 
 @dataclass(slots=True, eq=False)
@@ -232,14 +234,14 @@ class ScriptedRunner:
     def warm_up(self) -> None:
         return None
 
-    def weigh(self, finished: list[Running]) -> int:
+    def rescore(self, finished: list[Running]) -> int:
         return 0
 
     def align(self, finished: list[Running]) -> None:
         for sequence in finished:
             sequence.words = self.decoders[sequence.request.session_id].words(sequence.request)
 
-    def _gain(self, sequence: Running, draft: tuple[int, ...]) -> Gain:
+    def _gain(self, sequence: Running, draft: tuple[int, ...]) -> StepTokens:
         said = self.decoders[sequence.request.session_id].tokens(sequence.request)
         rest = [*said[len(sequence.tokens) :], *[END_OF_TEXT] * (len(draft) + 1)]
         choices = rest[: len(draft) + 1]

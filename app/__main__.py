@@ -1,5 +1,0 @@
-"""`python -m app`: the same as the command `tickscribe`."""
-
-from app.cli import main
-
-main()
